@@ -1,0 +1,63 @@
+# What can be chosen, and the libraries the choice needs.
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Release or Debug" FORCE)
+endif()
+
+find_package(PkgConfig REQUIRED)
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+# The library itself needs ZeroMQ, and of xxHash only its header, which is
+# compiled in: programs that link the library need not know of it.
+pkg_check_modules(KVE_ZMQ REQUIRED IMPORTED_TARGET libzmq>=4.3)
+pkg_check_modules(KVE_XXHASH REQUIRED libxxhash>=0.8)
+
+# Judges of our bytes and of our tests.
+pkg_check_modules(KVE_JANSSON QUIET IMPORTED_TARGET jansson>=2.12)
+pkg_check_modules(KVE_CMOCKA QUIET IMPORTED_TARGET cmocka)
+pkg_search_module(KVE_MSGPACK QUIET IMPORTED_TARGET msgpackc msgpack)
+
+option(KVEVENTS_WERROR "Warnings are errors" OFF)
+option(KVEVENTS_BUILD_TOOLS "Build the kvevents command" ON)
+option(KVEVENTS_BUILD_EXAMPLES "Build the examples" ON)
+option(KVEVENTS_BUILD_BENCH "Build the benchmarks" ON)
+option(KVEVENTS_FUZZ "Build the fuzz targets for libFuzzer (clang)" OFF)
+
+set(KVEVENTS_SANITIZE "" CACHE STRING
+    "Sanitizers for everything that is built: address;undefined or thread")
+
+# Tests need two more libraries; a machine without them still builds the rest.
+set(KVEVENTS_BUILD_TESTS AUTO CACHE STRING
+    "Build the tests: ON, OFF, or AUTO: when their libraries are there")
+set_property(CACHE KVEVENTS_BUILD_TESTS PROPERTY STRINGS AUTO ON OFF)
+
+set(missing "")
+foreach(library IN ITEMS CMOCKA JANSSON MSGPACK)
+    if(NOT KVE_${library}_FOUND)
+        string(TOLOWER ${library} name)
+        list(APPEND missing ${name})
+    endif()
+endforeach()
+list(JOIN missing ", " missing)
+if(KVEVENTS_BUILD_TESTS STREQUAL "AUTO")
+    if(missing)
+        message(STATUS "Tests are not built: ${missing} not found")
+        set(KVEVENTS_BUILD_TESTS OFF)
+    else()
+        set(KVEVENTS_BUILD_TESTS ON)
+    endif()
+elseif(KVEVENTS_BUILD_TESTS AND missing)
+    message(FATAL_ERROR "KVEVENTS_BUILD_TESTS=ON needs ${missing}; "
+        "scripts/deps.sh check installs what is missing on Debian")
+endif()
+
+if((KVEVENTS_BUILD_TOOLS OR KVEVENTS_BUILD_BENCH) AND NOT KVE_JANSSON_FOUND)
+    message(FATAL_ERROR "The command and the benchmarks need jansson "
+        "(Debian: libjansson-dev); or turn them off with "
+        "-DKVEVENTS_BUILD_TOOLS=OFF -DKVEVENTS_BUILD_BENCH=OFF")
+endif()
+if(KVEVENTS_FUZZ AND NOT KVE_MSGPACK_FOUND)
+    message(FATAL_ERROR "KVEVENTS_FUZZ=ON needs libmsgpack "
+        "(Debian: libmsgpack-dev)")
+endif()

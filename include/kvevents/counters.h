@@ -1,0 +1,120 @@
+/*
+ * counters.h - one table of everything that is counted.
+ *
+ * Each loss, refusal and recovery has a counter; the table makes the enum,
+ * the names and the help texts. Counters only grow; they may be read from any
+ * thread at any time.
+ */
+#ifndef KVEVENTS_COUNTERS_H
+#define KVEVENTS_COUNTERS_H
+
+#include <kvevents/export.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * X(ENUM, number, "name", "help"). Numbers are stable; added at the end of
+ * each block. Counters of a publisher:
+ */
+#define KVE_PUB_COUNTER_MAP(X)                                              \
+    X(PUB_BATCHES, 0, "batches_published", "batches given a number")        \
+    X(PUB_BYTES, 1, "bytes_published", "payload bytes given a number")      \
+    X(PUB_SENT, 2, "batches_sent", "batches handed to the live socket")     \
+    X(PUB_DROPPED_QUEUE, 3, "batches_dropped_queue",                        \
+        "batches dropped on a full queue; each leaves a hole")              \
+    X(PUB_SKIPPED_OUT, 4, "batches_skipped_out",                            \
+        "live sends skipped above max_out_bytes; replay has them")          \
+    X(PUB_UNENCODABLE, 5, "batches_unencodable",                            \
+        "batches refused before a number was given")                        \
+    X(PUB_LOST_SHUTDOWN, 6, "batches_lost_shutdown",                        \
+        "batches still queued when the shutdown limit passed")              \
+    X(PUB_WAKEUPS, 7, "wakeups", "times publish had to wake the sender")    \
+    X(PUB_REPLAY_REQUESTS, 8, "replay_requests", "replay requests served")  \
+    X(PUB_REPLAY_BAD, 9, "replay_requests_bad",                             \
+        "replay requests of a wrong shape, not answered")                   \
+    X(PUB_REPLAY_REFUSED, 10, "replay_requests_refused",                    \
+        "replay requests over the limit of pending ones, not answered")     \
+    X(PUB_REPLAY_EXPIRED, 11, "replay_requests_expired",                    \
+        "replay answers given up on: the reader took nothing for too long") \
+    X(PUB_REPLAY_GONE, 12, "replay_requests_gone",                          \
+        "replay answers given up on: the reader left")                      \
+    X(PUB_REPLAY_BATCHES, 13, "replay_batches", "batches sent in replays")  \
+    X(PUB_REPLAY_EVICTED, 14, "replay_evicted",                             \
+        "batches that left the replay buffer")
+
+/* Counters of one source of a subscriber. */
+#define KVE_SUB_COUNTER_MAP(X)                                                 \
+    X(SUB_MESSAGES, 100, "messages_received", "live messages received")        \
+    X(SUB_BYTES, 101, "bytes_received", "payload bytes received live")         \
+    X(SUB_BATCHES, 102, "batches_delivered", "batches handed over, in order")  \
+    X(SUB_EVENTS, 103, "events_delivered", "events in them")                   \
+    X(SUB_GAPS, 104, "gaps", "gaps seen in the numbers")                       \
+    X(SUB_MISSED, 105, "batches_missed", "batches missed by the live stream")  \
+    X(SUB_REPAIRED, 106, "batches_repaired",                                   \
+        "missed batches a replay brought")                                     \
+    X(SUB_LOST, 107, "batches_lost", "batches that are gone for good")         \
+    X(SUB_REPEATS, 108, "repeats", "messages dropped as already seen")         \
+    X(SUB_RESTARTS, 109, "restarts", "new lives of the publisher")             \
+    X(SUB_RESETS, 110, "resets", "reset messages of the publisher")            \
+    X(SUB_REPLAYS, 111, "replays", "replay requests sent")                     \
+    X(SUB_PROBES, 112, "tail_probes",                                          \
+        "replay requests sent to check the tail")                              \
+    X(SUB_REPLAY_MESSAGES, 113, "replay_messages", "replay messages received") \
+    X(SUB_REPLAY_BYTES, 114, "replay_bytes",                                   \
+        "payload bytes received in replays")                                   \
+    X(SUB_REPLAY_TIMEOUTS, 115, "replay_timeouts",                             \
+        "replays without an end in time")                                      \
+    X(SUB_REPLAY_FAULTS, 116, "replay_faults",                                 \
+        "replay answers of a wrong shape")                                     \
+    X(SUB_HELD, 117, "held", "live messages held while a replay ran")          \
+    X(SUB_HOLD_OVERFLOWS, 118, "hold_overflows",                               \
+        "live messages dropped on a full hold buffer, to be replayed")         \
+    X(SUB_CONNECTS, 119, "connects", "connections made")                       \
+    X(SUB_DISCONNECTS, 120, "disconnects", "connections lost")                 \
+    X(SUB_RESOLVE_FAILURES, 121, "resolve_failures", "names not resolved")     \
+    X(SUB_BAD_ONE_FRAME, 122, "bad_one_frame", "messages of 1 frame")          \
+    X(SUB_BAD_TWO_FRAMES, 123, "bad_two_frames", "messages of 2 frames")       \
+    X(SUB_BAD_MANY_FRAMES, 124, "bad_many_frames",                             \
+        "messages of too many frames")                                         \
+    X(SUB_BAD_NUMBER, 125, "bad_number",                                       \
+        "messages whose number is shorter than 8 bytes or a reserved one")     \
+    X(SUB_BAD_EMPTY, 126, "bad_empty", "messages with an empty payload")       \
+    X(SUB_UNREADABLE_BATCHES, 127, "unreadable_batches",                       \
+        "batches that are broken msgpack or no batch")                         \
+    X(SUB_UNREADABLE_EVENTS, 128, "unreadable_events",                         \
+        "events that were not delivered, unknown types not counted")           \
+    X(SUB_UNKNOWN_EVENTS, 129, "unknown_events", "events of an unknown type")  \
+    X(SUB_NOTED_EVENTS, 130, "noted_events", "events delivered with a note")   \
+    X(SUB_OVERSIZE, 131, "oversize",                                           \
+        "connections cut: message over max_body_len")                          \
+    X(SUB_CLEARS, 132, "source_clears",                                        \
+        "times the reader was told to forget everything of the source")
+
+enum kve_counter {
+#define X(name, number, text, help) KVE_COUNTER_##name = number,
+    KVE_PUB_COUNTER_MAP(X) KVE_SUB_COUNTER_MAP(X)
+#undef X
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Name of a counter, "gaps" for instance; NULL for unknown numbers. */
+KVE_API const char *kve_counter_str(unsigned counter);
+
+/* One line for people about a counter; NULL for unknown numbers. */
+KVE_API const char *kve_counter_help(unsigned counter);
+
+/*
+ * The i-th counter of the table, in its order, or -1 at the end: a walk over
+ * all of them. Any thread.
+ */
+KVE_API int kve_counter_at(size_t i);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

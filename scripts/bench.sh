@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+#
+# Build and run benchmarks beside their peers: bench.sh all|codec|stream
+#
+# One JSON line a figure on standard output; all else on standard error.
+
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+part=${1:-all}
+case "$part" in
+all) parts=(codec stream) ;;
+codec | stream) parts=("$part") ;;
+*)
+    echo "bench.sh: '$part' is not a part; accepted are all, codec and" \
+        "stream" >&2
+    exit 2
+    ;;
+esac
+
+scripts/build.sh release >&2
+scripts/venv.sh >&2
+for part in "${parts[@]}"; do
+    build/venv/bin/python3 "bench/run_$part.py"
+done
