@@ -1,0 +1,89 @@
+/*
+ * options.h - one table of options makes parser, help, man page, completion.
+ *
+ * A subcommand describes each option once, in a struct option_spec. What the
+ * parser accepts is thereby what the help says: the default that is printed is
+ * the text that is parsed when the option is not given, and the range that an
+ * error names is the range that is checked.
+ *
+ * Accepted forms: --name, --name=VALUE, --name VALUE, -x, -xVALUE, -x VALUE,
+ * flags in one word (-qv), and -- before operands that begin with a dash. An
+ * option whose value may be left out takes it after = only. Shortened names
+ * are not accepted: a script that uses one would break when an option is added.
+ */
+#ifndef KVEVENTS_TOOL_OPTIONS_H
+#define KVEVENTS_TOOL_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct command;
+struct option_spec;
+
+/* Values of numbers; type of what is at option_spec.at. */
+enum option_kind {
+    OPTION_FLAG,    /* bool */
+    OPTION_TEXT,    /* const char *, borrowed from argv */
+    OPTION_NUMBER,  /* uint64_t, min..max */
+    OPTION_SECONDS, /* double, seconds, 0 to 10^9 */
+    OPTION_CHOICE,  /* uint32_t, one of choices */
+    OPTION_CUSTOM   /* what parse makes of it */
+};
+
+struct option_choice {
+    const char *name; /* NULL ends the list */
+    uint32_t value;
+};
+
+struct option_spec {
+    const char *name; /* without dashes; NULL ends the table */
+    char letter;      /* short form, or 0 */
+    bool optional;    /* the value may be left out */
+    enum option_kind kind;
+    const char *value;    /* what the help calls the value */
+    const char *fallback; /* default, as text; NULL: nothing is set */
+    const char *help;     /* one sentence, no full stop */
+    size_t at;            /* offset in the subcommand's own structure */
+    uint64_t min;
+    uint64_t max;
+    const struct option_choice *choices;
+    /* For OPTION_CUSTOM. into is where at points. false: refused, and
+     * accepted says what would be taken. text is NULL where it was left
+     * out. */
+    bool (*parse)(const char *text, void *into);
+    const char *accepted;
+};
+
+/* How parsing ended. */
+enum option_result {
+    OPTION_OK,
+    OPTION_HELP, /* --help was given */
+    OPTION_WRONG /* one line was written to standard error */
+};
+
+/*
+ * Set the defaults of command's table in the structure at into, then read
+ * argv[1] to argv[argc - 1]. Operands are moved to the front of argv, from
+ * argv[1]; *ret_operands is how many there are.
+ */
+enum option_result option_parse(const struct command *command, int argc,
+    char **argv, void *into, int *ret_operands);
+
+/* Write the usual line about something wrong to standard error:
+ * "kvevents watch: ...". Returns 2, the exit status that goes with it. */
+int option_complain(const struct command *command, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Read a whole number without sign from min to max; nothing else around it. */
+bool option_number(
+    const char *text, uint64_t min, uint64_t max, uint64_t *ret_number);
+
+/* How far two words are apart: letters to add, drop, change or swap. Words of
+ * more than 31 letters are far from everything. */
+unsigned option_distance(const char *a, const char *b);
+
+/* Write what an option takes, "a whole number from 1 to 9", to text. */
+void option_accepted(const struct option_spec *spec, char *text, size_t cap);
+
+#endif
