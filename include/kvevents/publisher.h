@@ -67,8 +67,10 @@ struct kve_pub_opts {
                           * much again at most is held for readers that are
                           * slower than the stream; beyond it the request
                           * that goes back furthest is given up, counted */
-    size_t max_out_bytes;  /* payload bytes in ZeroMQ's hands; default 512 MiB;
-                            * above it live sends are skipped and counted */
+    size_t max_out_bytes;  /* live payload bytes in ZeroMQ's hands; default
+                            * 512 MiB; above it live sends are skipped and
+                            * counted. Replays may hold half as much besides;
+                            * above that they wait */
     uint64_t first_number; /* of the first batch; default 0 */
     struct kve_curve curve;
 };

@@ -239,6 +239,9 @@ kve_aggregator_add(kve_aggregator *aggregator, const struct kve_event *events,
     if (events == NULL)
         return kve_fail(
             err, KVE_E_INVAL, "events is NULL with n_events %zu", n_events);
+    if (event_size == 0)
+        return kve_fail(
+            err, KVE_E_INVAL, "event_size is 0; give sizeof(struct kve_event)");
     status = make_room(aggregator, n_events, err);
     if (status == KVE_OK)
         status = encode_events(aggregator, events, n_events, event_size, err);

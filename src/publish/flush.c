@@ -37,9 +37,9 @@ kve_flush_init(struct kve_flush *flush, struct kve_error *err)
 }
 
 void
-kve_flush_release(struct kve_flush *flush, bool forked)
+kve_flush_release(struct kve_flush *flush)
 {
-    if (flush->made && !forked) {
+    if (flush->made) {
         (void)pthread_cond_destroy(&flush->moved);
         (void)pthread_mutex_destroy(&flush->lock);
     }

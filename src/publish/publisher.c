@@ -11,6 +11,7 @@
 
 #include <kvevents/codec.h>
 
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -31,6 +32,10 @@
 
 #define MAX_REPLAYS 65536
 #define MAX_REQUEST_LEN 1024 /* a request is 8 bytes */
+/* Longest topic a reader may ask for: ours, when that is longer. A message
+ * that subscribes is a little longer than its topic. */
+#define MAX_SUBSCRIPTION ((size_t)65536)
+#define SUBSCRIBE_SPARE 64
 
 #define OPTS_MIN \
     (offsetof(struct kve_pub_opts, curve) + sizeof(struct kve_curve))
@@ -77,6 +82,8 @@ fill_defaults(struct kve_pub_opts *opts)
     default_size(&opts->queue_bytes, DEFAULT_QUEUE_BYTES);
     default_size(&opts->buffer_bytes, DEFAULT_BUFFER_BYTES);
     default_size(&opts->max_out_bytes, DEFAULT_MAX_OUT_BYTES);
+    if (!opts->rank.set)
+        opts->rank.value = 0; /* moves no port */
     if (opts->buffer_steps == KVE_NONE)
         opts->buffer_steps = 0;
     if (opts->ranks == 0)
@@ -196,10 +203,13 @@ open_live(
     kve_publisher *pub, const struct kve_pub_opts *opts, struct kve_error *err)
 {
     char endpoint[KVE_ENDPOINT_MAX];
+    size_t topic_len = strlen(opts->topic);
     struct kve_serve_opts serve = { .endpoint = endpoint,
         .bind = opts->bind,
         .hwm = opts->hwm,
         .sndbuf = opts->sndbuf,
+        .max_request_len = SUBSCRIBE_SPARE +
+            (topic_len > MAX_SUBSCRIPTION ? topic_len : MAX_SUBSCRIPTION),
         .curve = opts->curve };
     kve_status status = kve_endpoint_of_rank(opts->endpoint,
         (uint32_t)opts->rank.value, endpoint, sizeof(endpoint), err);
@@ -268,6 +278,7 @@ set_up(kve_publisher *pub, const struct kve_pub_opts *opts)
     replays->with_topic = opts->replay_shape == KVE_REPLAY_WITH_TOPIC;
     replays->timeout_ns = opts->replay_timeout_ms * KVE_MS;
     replays->max_jobs = opts->max_replays;
+    replays->max_out_bytes = opts->max_out_bytes / 2;
 }
 
 kve_status
@@ -306,9 +317,11 @@ kve_pub_create(kve_context *context, const struct kve_pub_opts *given,
         status = kve_fail_nomem(err, "publisher");
         goto out;
     }
+    pub->replays.out = pub->out;
     pub->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (pub->wake_fd < 0) {
-        status = kve_fail(err, KVE_E_SYSTEM, "an eventfd was refused");
+        status = kve_fail(
+            err, KVE_E_SYSTEM, "an eventfd was refused: %s", strerror(errno));
         goto out;
     }
 
@@ -595,21 +608,44 @@ kve_pub_shutdown(kve_publisher *pub, int timeout_ms, uint64_t *ret_lost,
     return KVE_OK;
 }
 
+/*
+ * In a forked child. The sender may have been amid anything when the process
+ * forked: references can be in two places at once. So queue, history and
+ * replays are not touched; the handle stays on a list, where its memory can
+ * be reached. What the parent locked is let go of.
+ */
+static void
+park(kve_publisher *pub)
+{
+    static _Atomic(kve_publisher *) parked;
+
+    if (pub->live != NULL)
+        pub->live_transport->live_out_close(pub->live, 0);
+    if (pub->replays.serve != NULL)
+        pub->replays.transport->replay_serve_close(pub->replays.serve, 0);
+    if (pub->wake_fd >= 0)
+        (void)close(pub->wake_fd);
+    kve_context_unref(pub->context);
+    pub->parked = atomic_load(&parked);
+    while (!atomic_compare_exchange_weak(&parked, &pub->parked, pub))
+        ;
+}
+
 void
 kve_pub_destroy(kve_publisher *pub)
 {
-    bool child;
-
     if (pub == NULL)
         return;
-    child = forked(pub);
-    if (!child)
-        (void)kve_pub_shutdown(pub, -1, NULL, NULL);
-    /* What creation left half-made, and the handles of a parent. */
+    if (forked(pub)) {
+        park(pub);
+        return;
+    }
+    (void)kve_pub_shutdown(pub, -1, NULL, NULL);
+    /* What creation left half-made. */
     close_sockets(pub, 0);
     kve_history_release(&pub->history);
-    kve_queue_release(&pub->queue, child);
-    kve_flush_release(&pub->flush, child);
+    kve_queue_release(&pub->queue);
+    kve_flush_release(&pub->flush);
     kve_out_gauge_unref(pub->out);
     if (pub->wake_fd >= 0)
         (void)close(pub->wake_fd);

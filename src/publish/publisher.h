@@ -15,9 +15,10 @@
  *
  * A round of the sender: up to KVE_ROUND live messages, then the requests
  * that came, then one turn of replays. It sleeps in poll() when none of them
- * had anything to do; while the socket library holds payloads it looks after
- * the live socket every 100 ms even so, because what a reader that left has
- * not taken is given back only then.
+ * had anything to do; while the socket library holds live payloads it looks
+ * after the live socket every 100 ms even so, because what a reader that left
+ * has not taken is given back only then, and once a second when the socket is
+ * a connected one, which may have to follow a name.
  *
  * Shutting down: the queue takes no more; the sender goes on until queue and
  * replays are empty or the deadline is there, and ends. The sockets are closed
@@ -86,6 +87,7 @@ struct kve_publisher {
     struct kve_history history;
     struct kve_replays replays;
     uint64_t live_errors;
+    kve_publisher *parked; /* the next one, in a forked child */
 
     pthread_t thread;
     bool running;
@@ -105,7 +107,7 @@ void kve_sender_wake(kve_publisher *pub);
 
 /* kve_pub_flush()'s lock and condition. */
 kve_status kve_flush_init(struct kve_flush *flush, struct kve_error *err);
-void kve_flush_release(struct kve_flush *flush, bool forked);
+void kve_flush_release(struct kve_flush *flush);
 /* Tell the waiting that the head moved; end: that it will not again. */
 void kve_flush_moved(struct kve_flush *flush, bool end);
 /* Wait until the queue's head is at target; timeout_ms < 0: no limit.

@@ -61,7 +61,7 @@ kve_queue_init(struct kve_queue *q, size_t max_items, size_t max_bytes,
 }
 
 void
-kve_queue_release(struct kve_queue *q, bool forked)
+kve_queue_release(struct kve_queue *q)
 {
     if (q->ring != NULL) {
         uint64_t tail = atomic_load(&q->tail);
@@ -73,7 +73,7 @@ kve_queue_release(struct kve_queue *q, bool forked)
     }
     kve_mem_free(q->ring);
     q->ring = NULL;
-    if (q->lock_made && !forked)
+    if (q->lock_made)
         (void)pthread_mutex_destroy(&q->lock);
     q->lock_made = false;
 }

@@ -81,9 +81,8 @@ struct kve_queue_pushed {
 kve_status kve_queue_init(struct kve_queue *q, size_t max_items,
     size_t max_bytes, uint64_t first_number, struct kve_error *err);
 
-/* Let go of what is queued and of the ring. forked: in a child whose other
- * threads are gone, where the mutex may be held for ever. */
-void kve_queue_release(struct kve_queue *q, bool forked);
+/* Let go of what is queued and of the ring. */
+void kve_queue_release(struct kve_queue *q);
 
 /*
  * Give payload a number and a place; takes over the reference on KVE_OK only.

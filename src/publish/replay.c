@@ -16,7 +16,7 @@
 #define RETRY_MAX (20 * KVE_MS)
 #define SLICE 16 /* messages for one job before the next has its turn */
 
-/* Identity, empty frame, start. */
+/* Identity, a frame that is empty by custom, start. */
 #define REQUEST_FRAMES 3
 
 struct kve_replay_job {
@@ -121,10 +121,9 @@ turn_away(struct kve_replays *r, const struct kve_replay_request *request)
     kve_pub_count(r->counters, KVE_COUNTER_PUB_REPLAY_BAD, 1);
     if (worth_a_line(r, TROUBLE_BAD))
         kve_context_log(r->context, KVE_LOG_WARNING,
-            "replay request not answered (%" PRIu64 " so far): %zu frames%s; "
-            "a request is an empty frame and a start number, sent by a DEALER",
-            r->logged[TROUBLE_BAD], request->n_frames - 1,
-            request->delimiter_empty ? "" : ", the first not empty");
+            "replay request not answered (%" PRIu64 " so far): %zu frames; a "
+            "request is an empty frame and a start number, sent by a DEALER",
+            r->logged[TROUBLE_BAD], request->n_frames - 1);
 }
 
 bool
@@ -144,7 +143,7 @@ kve_replays_receive(struct kve_replays *r, int64_t now_ns)
                 "the replay socket cannot be read: %s", err.detail);
         if (io != KVE_IO_OK)
             return false;
-        if (request.n_frames == REQUEST_FRAMES && request.delimiter_empty)
+        if (request.n_frames == REQUEST_FRAMES)
             accept_request(r, &request, now_ns);
         else
             turn_away(r, &request);
@@ -196,6 +195,14 @@ expire_job(struct kve_replays *r, struct kve_replay_job *job, const char *why)
     remove_job(r, job, job->expires_at);
 }
 
+static bool
+over_out_limit(const struct kve_replays *r)
+{
+    return r->out != NULL &&
+        atomic_load_explicit(&r->out->bytes[KVE_OUT_REPLAY],
+            memory_order_relaxed) > r->max_out_bytes;
+}
+
 static enum kve_io
 send_next(struct kve_replays *r, struct kve_replay_job *job, bool *ret_end,
     struct kve_error *err)
@@ -204,9 +211,11 @@ send_next(struct kve_replays *r, struct kve_replay_job *job, bool *ret_end,
     struct kve_payload *payload = kve_cut_at(&job->cut, &number);
     struct kve_span topic = { NULL, 0 };
 
+    *ret_end = payload == NULL;
+    if (payload != NULL && over_out_limit(r))
+        return KVE_IO_AGAIN;
     if (payload != NULL)
         topic = r->topic;
-    *ret_end = payload == NULL;
     return r->transport->replay_serve_send(r->serve, job->peer, job->peer_len,
         r->with_topic, topic, number, payload, err);
 }

@@ -17,6 +17,10 @@
  * are at most twice the limit and one batch, and who is given up has fallen a
  * whole buffer behind.
  *
+ * Payloads of answers that the socket library cannot get rid of are bounded
+ * too, whoever they are for, apart from the live stream's: above max_out_bytes
+ * all readers are taken for full.
+ *
  * Two requests of one reader are answered one after the other.
  *
  * One thread: the sender's.
@@ -50,6 +54,8 @@ struct kve_replays {
     bool with_topic;
     int64_t timeout_ns;
     uint32_t max_jobs;
+    struct kve_out_gauge *out; /* borrowed; NULL: no bound */
+    size_t max_out_bytes;      /* of answers in the socket library's hands */
 
     struct kve_replay_job *jobs; /* a list, oldest first */
     struct kve_replay_job *turn; /* whose turn it is; NULL: the first */

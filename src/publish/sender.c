@@ -17,6 +17,8 @@
 
 /* How often readers that left are looked for while payloads are out. */
 #define LOOK_AFTER (100 * KVE_MS)
+/* How often a connection is looked after. */
+#define DIAL_AFTER (1000 * KVE_MS)
 
 void
 kve_sender_wake(kve_publisher *pub)
@@ -30,11 +32,17 @@ kve_sender_wake(kve_publisher *pub)
     while (n < 0 && errno == EINTR);
 }
 
+static size_t
+out_bytes(kve_publisher *pub)
+{
+    return atomic_load_explicit(
+        &pub->out->bytes[KVE_OUT_LIVE], memory_order_relaxed);
+}
+
 static bool
 over_out_limit(kve_publisher *pub)
 {
-    return atomic_load_explicit(&pub->out->bytes, memory_order_relaxed) >
-        pub->max_out_bytes;
+    return out_bytes(pub) > pub->max_out_bytes;
 }
 
 static void
@@ -133,24 +141,45 @@ live_round(kve_publisher *pub)
     return true;
 }
 
-/* The thread's descriptors: the wake-up first, then the replay socket's. */
+/* The thread's descriptors: the wake-up first, then the live socket's, then
+ * the replay socket's. */
 struct watch {
-    struct pollfd fds[1 + KVE_MAX_FDS];
+    struct pollfd fds[1 + 2 * KVE_MAX_FDS];
+    nfds_t n_live; /* the first ones, up to the live socket's */
     nfds_t n;
 };
 
 static void
+watch_add(struct watch *watch, const int *fds, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        watch->fds[watch->n++] =
+            (struct pollfd){ .fd = fds[i], .events = POLLIN };
+}
+
+static void
 watch_init(kve_publisher *pub, struct watch *watch)
 {
+    struct kve_replays *replays = &pub->replays;
     int fds[KVE_MAX_FDS];
-    size_t n = 0;
 
-    watch->fds[0] = (struct pollfd){ .fd = pub->wake_fd, .events = POLLIN };
-    if (pub->replays.serve != NULL)
-        n = pub->replays.transport->replay_serve_fds(pub->replays.serve, fds);
-    for (size_t i = 0; i < n; i++)
-        watch->fds[1 + i] = (struct pollfd){ .fd = fds[i], .events = POLLIN };
-    watch->n = 1 + n;
+    watch->n = 0;
+    watch_add(watch, &pub->wake_fd, 1);
+    watch_add(watch, fds, pub->live_transport->live_out_fds(pub->live, fds));
+    watch->n_live = watch->n;
+    if (replays->serve != NULL)
+        watch_add(watch, fds,
+            replays->transport->replay_serve_fds(replays->serve, fds));
+}
+
+/* Whether poll() found one of the live socket's. */
+static bool
+live_is_readable(const struct watch *watch)
+{
+    for (nfds_t i = 1; i < watch->n_live; i++)
+        if (watch->fds[i].revents != 0)
+            return true;
+    return false;
 }
 
 static int64_t
@@ -163,9 +192,10 @@ next_deadline(kve_publisher *pub, int64_t now_ns)
 
         deadline = deadline < end ? deadline : end;
     }
-    if (atomic_load_explicit(&pub->out->bytes, memory_order_relaxed) > 0 &&
-        deadline > now_ns + LOOK_AFTER)
+    if (out_bytes(pub) > 0 && deadline > now_ns + LOOK_AFTER)
         deadline = now_ns + LOOK_AFTER;
+    if (!pub->bound && deadline > now_ns + DIAL_AFTER)
+        deadline = now_ns + DIAL_AFTER;
     return deadline;
 }
 
@@ -178,9 +208,9 @@ rest(kve_publisher *pub, struct watch *watch)
 
     if (!kve_queue_sleep(&pub->queue))
         return;
-    if (poll(watch->fds, watch->n, ms) == 0)
+    if (poll(watch->fds, watch->n, ms) == 0 || live_is_readable(watch))
         pub->live_transport->live_out_step(pub->live);
-    else if (watch->fds[0].revents != 0)
+    if (watch->fds[0].revents != 0)
         while (read(pub->wake_fd, &count, sizeof(count)) < 0 && errno == EINTR)
             ;
     kve_queue_awake(&pub->queue);

@@ -1,11 +1,12 @@
 /*
  * bind.c - see bind.h.
  *
- * ipc. Binding an ipc path removes a socket that is there, also one that a
- * live publisher serves. So a lock on PATH.lock is taken first; it ends with
- * the process, however that ends. Who let go removes the file; a file that was
- * removed between open and lock is noticed by its inode. Programs that do not
- * lock are found by connecting to them.
+ * ipc. Binding an ipc path removes what is there, be it a user's file or the
+ * socket that a live publisher serves. So files are refused, and a lock on
+ * PATH.lock is taken first; it ends with the process, however that ends. Who
+ * let go removes the file; a file that was removed between open and lock is
+ * noticed by its inode. Programs that do not lock are found by connecting to
+ * them.
  */
 #include "transport/bind.h"
 
@@ -33,12 +34,14 @@
 #include <unistd.h>
 
 #define BIND_RESOLVE_MS 5000
+/* A file that somebody removes just now is soon the next one's. */
+#define LOCK_TRIES 1000
 
 /* 0 and the lock, or an errno. EWOULDBLOCK: somebody holds it. */
 static int
 lock_path(struct kve_bound *bound)
 {
-    for (;;) {
+    for (int i = 0; i < LOCK_TRIES; i++) {
         struct stat opened;
         struct stat there;
         int fd = open(
@@ -59,6 +62,7 @@ lock_path(struct kve_bound *bound)
         }
         (void)close(fd);
     }
+    return EWOULDBLOCK;
 }
 
 /* Whether somebody listens there who did not lock. */
@@ -82,9 +86,16 @@ static kve_status
 lock_ipc(const char *text, const struct kve_endpoint *endpoint,
     struct kve_bound *bound, struct kve_error *err)
 {
+    struct stat there;
+
     /* Abstract names cannot be stolen; "*" is a fresh path. */
     if (endpoint->path[0] == '@' || strcmp(endpoint->path, "*") == 0)
         return KVE_OK;
+    if (lstat(endpoint->path, &there) == 0 && !S_ISSOCK(there.st_mode))
+        return kve_fail(err, KVE_E_INVAL,
+            "cannot bind %s: there is something else than a socket, which "
+            "binding would remove; choose another path",
+            text);
     (void)snprintf(
         bound->lock_path, sizeof(bound->lock_path), "%s.lock", endpoint->path);
 
@@ -122,6 +133,11 @@ bind_failed(const char *text, int why, struct kve_error *err)
         return kve_fail(err, KVE_E_SYSTEM,
             "cannot bind %s: no interface of this machine has that address; "
             "accepted are *, 127.0.0.1, [::1], an own address or interface",
+            text);
+    case EACCES:
+        return kve_fail(err, KVE_E_SYSTEM,
+            "cannot bind %s: permission denied; ports below 1024 are for root "
+            "as a rule, and an ipc path needs a folder that can be written",
             text);
     case EINVAL:
         return kve_fail(err, KVE_E_INVAL,

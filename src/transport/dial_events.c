@@ -211,13 +211,10 @@ kve_dial_start_monitor(struct kve_dial *dial, struct kve_error *err)
     static atomic_uint names;
     char name[64];
     int zero = 0;
+    int why;
 
-    /* A ZeroMQ context can be shared with another copy of this library. */
-    (void)snprintf(name, sizeof(name), "inproc://kve-link-%p-%u",
-        (void *)&names,
-        atomic_fetch_add_explicit(&names, 1, memory_order_relaxed));
-    if (zmq_socket_monitor(dial->socket, name, MONITOR_EVENTS) != 0)
-        goto fail;
+    /* First, since events that nobody can read would hold up the library's
+     * I/O thread. */
     dial->monitor = zmq_socket(kve_context_zmq(dial->context), ZMQ_PAIR);
     if (dial->monitor == NULL)
         goto fail;
@@ -226,11 +223,23 @@ kve_dial_start_monitor(struct kve_dial *dial, struct kve_error *err)
      * three. */
     (void)zmq_setsockopt(dial->monitor, ZMQ_RCVHWM, &zero, sizeof(zero));
     (void)zmq_setsockopt(dial->monitor, ZMQ_LINGER, &zero, sizeof(zero));
-    if (zmq_connect(dial->monitor, name) == 0)
+    /* A ZeroMQ context can be shared with another copy of this library. */
+    (void)snprintf(name, sizeof(name), "inproc://kve-link-%p-%u",
+        (void *)&names,
+        atomic_fetch_add_explicit(&names, 1, memory_order_relaxed));
+    if (zmq_socket_monitor(dial->socket, name, MONITOR_EVENTS) == 0 &&
+        zmq_connect(dial->monitor, name) == 0)
         return KVE_OK;
 
 fail:
-    if (errno == EMFILE)
+    why = errno;
+    if (dial->monitor != NULL) {
+        (void)zmq_socket_monitor(dial->socket, NULL, 0);
+        (void)zmq_close(dial->monitor);
+    }
+    dial->monitor = NULL;
+    errno = why;
+    if (why == EMFILE)
         return kve_fail(err, KVE_E_LIMIT,
             "no more sockets: the limit of the context (max_sources) or of "
             "open files (ulimit -n) is reached");

@@ -28,7 +28,8 @@ kve_out_gauge_create(void)
 
     if (gauge == NULL)
         return NULL;
-    atomic_init(&gauge->bytes, 0);
+    atomic_init(&gauge->bytes[KVE_OUT_LIVE], 0);
+    atomic_init(&gauge->bytes[KVE_OUT_REPLAY], 0);
     atomic_init(&gauge->refs, 1);
     return gauge;
 }

@@ -9,7 +9,8 @@
  *
  * References that are in the socket library's hands are counted, in bytes, in
  * the gauge *out, so that the owner can stop feeding a library that cannot
- * get rid of what it has. A payload that is sent live and in a replay counts
+ * get rid of what it has. Live and replay are counted apart, so that readers
+ * of the one cannot hold up the other; a payload that is sent in both counts
  * for each.
  */
 #ifndef KVE_TRANSPORT_PAYLOAD_H
@@ -19,10 +20,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum kve_out { KVE_OUT_LIVE, KVE_OUT_REPLAY };
+
 /* Bytes in the socket library's hands; shared, outlives its payloads. */
 struct kve_out_gauge {
-    atomic_size_t bytes;
-    atomic_uint refs; /* the owner's and one for each payload */
+    atomic_size_t bytes[2]; /* by enum kve_out */
+    atomic_uint refs;       /* the owner's and one for each payload */
 };
 
 struct kve_payload {

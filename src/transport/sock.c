@@ -19,11 +19,17 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 /* Dead peers behind a silent network are found by the kernel. */
 #define KEEPALIVE_IDLE_S 15
 #define KEEPALIVE_INTERVAL_S 5
 #define KEEPALIVE_PROBES 3
+
+/* 5 for the first socket of a context and its threads, 1 for the next one, 1
+ * for a monitor, 2 to bind. */
+#define FDS_A_SOCKET 10
 
 #define CLOSE_SPARE_MS 2000 /* beyond linger, for the library's threads */
 
@@ -52,6 +58,25 @@ kve_sock_set_int(void *socket, int option, int value, const char *name,
         zmq_strerror(errno));
 }
 
+/* Whether there are descriptors for a socket, its address and, with the first
+ * one, for the library's threads. The library ends the process when it gets
+ * none in some places, so it is not left to find out. Sets errno. */
+static bool
+has_fds(void)
+{
+    int fds[FDS_A_SOCKET];
+    size_t n = 0;
+    int why;
+
+    while (n < FDS_A_SOCKET && (fds[n] = eventfd(0, EFD_CLOEXEC)) >= 0)
+        n++;
+    why = errno == ENFILE ? EMFILE : errno;
+    for (size_t i = 0; i < n; i++)
+        (void)close(fds[i]);
+    errno = why;
+    return n == FDS_A_SOCKET;
+}
+
 kve_status
 kve_sock_create(kve_context *context, int type, uint32_t hwm, void **ret_socket,
     struct kve_error *err)
@@ -72,8 +97,10 @@ kve_sock_create(kve_context *context, int type, uint32_t hwm, void **ret_socket,
         { ZMQ_RCVHWM, limit, "hwm" },
     };
     kve_status status = KVE_OK;
-    void *socket = zmq_socket(kve_context_zmq(context), type);
+    void *socket = NULL;
 
+    if (has_fds())
+        socket = zmq_socket(kve_context_zmq(context), type);
     if (socket == NULL && errno == EMFILE)
         return kve_fail(err, KVE_E_LIMIT,
             "no more sockets: the limit of the context (max_sources) or of "
@@ -138,6 +165,20 @@ set_key(void *socket, int option, const char *text, const char *name,
     return status;
 }
 
+/* With keys of two pairs every handshake would fail, without a reason. */
+static kve_status
+check_pair(const struct kve_curve *curve, struct kve_error *err)
+{
+    char public_key[KEY_TEXT_LEN + 1];
+
+    if (zmq_curve_public(public_key, curve->secret_key) != 0 ||
+        memcmp(public_key, curve->public_key, KEY_TEXT_LEN) == 0)
+        return KVE_OK;
+    return kve_fail(err, KVE_E_INVAL,
+        "curve.public_key is not that of curve.secret_key; give both keys of "
+        "one pair");
+}
+
 kve_status
 kve_sock_set_curve(void *socket, const struct kve_curve *curve, bool server,
     struct kve_error *err)
@@ -171,6 +212,8 @@ kve_sock_set_curve(void *socket, const struct kve_curve *curve, bool server,
     if (status == KVE_OK)
         status = set_key(
             socket, ZMQ_CURVE_SECRETKEY, curve->secret_key, "secret_key", err);
+    if (status == KVE_OK)
+        status = check_pair(curve, err);
     return status;
 }
 
@@ -339,37 +382,50 @@ kve_sock_send_copy(void *socket, const void *data, size_t len, int flags)
     return rc;
 }
 
-/* On an I/O thread of the library, or in the call that sends. */
 static void
-payload_sent(void *data, void *hint)
+payload_sent(struct kve_payload *payload, enum kve_out out)
 {
-    struct kve_payload *payload = hint;
-
-    (void)data;
     /* Handed over by the count of references; see payload.c. */
     (void)atomic_load_explicit(&payload->refs, memory_order_acquire);
     if (payload->out != NULL)
         atomic_fetch_sub_explicit(
-            &payload->out->bytes, payload->len, memory_order_relaxed);
+            &payload->out->bytes[out], payload->len, memory_order_relaxed);
     kve_payload_unref(payload);
 }
 
+/* On an I/O thread of the library, or in the call that sends. */
+static void
+live_sent(void *data, void *hint)
+{
+    (void)data;
+    payload_sent(hint, KVE_OUT_LIVE);
+}
+
+static void
+replay_sent(void *data, void *hint)
+{
+    (void)data;
+    payload_sent(hint, KVE_OUT_REPLAY);
+}
+
 int
-kve_sock_send_payload(void *socket, struct kve_payload *payload, int flags)
+kve_sock_send_payload(
+    void *socket, struct kve_payload *payload, enum kve_out out)
 {
     zmq_msg_t frame;
     int rc;
 
     if (payload->out != NULL)
         atomic_fetch_add_explicit(
-            &payload->out->bytes, payload->len, memory_order_relaxed);
-    if (zmq_msg_init_data(&frame, payload->data, payload->len, payload_sent,
+            &payload->out->bytes[out], payload->len, memory_order_relaxed);
+    if (zmq_msg_init_data(&frame, payload->data, payload->len,
+            out == KVE_OUT_LIVE ? live_sent : replay_sent,
             kve_payload_ref(payload)) != 0) {
-        payload_sent(NULL, payload);
+        payload_sent(payload, out);
         return -1;
     }
     do
-        rc = zmq_msg_send(&frame, socket, flags | ZMQ_DONTWAIT);
+        rc = zmq_msg_send(&frame, socket, ZMQ_DONTWAIT);
     while (rc < 0 && errno == EINTR);
     if (rc < 0) {
         int why = errno;

@@ -61,9 +61,11 @@ enum kve_io kve_sock_recv(
  * that was readable for what this saw may not be so any more. */
 bool kve_sock_readable(void *socket);
 
-/* Send one more frame of a message that was begun, copied or by reference. */
+/* Send one more frame of a message that was begun, copied; or its last one, by
+ * reference and counted for out. */
 int kve_sock_send_copy(void *socket, const void *data, size_t len, int flags);
-int kve_sock_send_payload(void *socket, struct kve_payload *payload, int flags);
+int kve_sock_send_payload(
+    void *socket, struct kve_payload *payload, enum kve_out out);
 
 /* The descriptor to watch for input, or -1. */
 int kve_sock_fd(void *socket);

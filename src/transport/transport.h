@@ -110,7 +110,8 @@ struct kve_serve_opts {
     uint32_t hwm;         /* live out: messages a reader may lag;
                            * replay: messages queued for one reader */
     uint32_t sndbuf;
-    size_t max_request_len; /* replay: longer requests cut the connection */
+    size_t max_request_len; /* what readers send: a replay request, to the
+                             * live socket a topic; longer cuts them off */
     struct kve_curve curve;
 };
 
@@ -123,7 +124,6 @@ struct kve_replay_request {
     size_t peer_len;
     size_t n_frames;       /* as the server sees them, identity included */
     struct kve_span start; /* third frame; valid until the next receive */
-    bool delimiter_empty;  /* second frame */
 };
 
 struct kve_live_in;
@@ -186,9 +186,11 @@ struct kve_transport {
     void (*live_out_close)(struct kve_live_out *out, int linger_ms);
     /* Real endpoint, real port; whether it was bound. */
     const char *(*live_out_endpoint)(struct kve_live_out *out, bool *ret_bound);
-    /* Take note of readers that left, so that what was queued for them is
-     * given back: sending does that too, but an owner may send nothing for
-     * long, just because too much is queued. Never waits. */
+    size_t (*live_out_fds)(struct kve_live_out *out, int ret_fds[KVE_MAX_FDS]);
+    /* Take note of readers that came and left, so that what was queued for
+     * them, and what the library keeps of them, is given back: sending does
+     * that too, but an owner may send nothing for long. Due when a descriptor
+     * is readable. Never waits. */
     void (*live_out_step)(struct kve_live_out *out);
     /* One message of three frames. Takes a reference of payload of its own.
      * Never waits: a reader that is full misses it. */

@@ -33,6 +33,7 @@ const struct kve_transport kve_transport_zmq = {
     .live_out_open = kve_zmq_out_open,
     .live_out_close = kve_zmq_out_close,
     .live_out_endpoint = kve_zmq_out_endpoint,
+    .live_out_fds = kve_zmq_out_fds,
     .live_out_step = kve_zmq_out_step,
     .live_out_send = kve_zmq_out_send,
     .replay_serve_open = kve_zmq_serve_open,

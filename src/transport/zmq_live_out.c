@@ -4,10 +4,10 @@
  * A message is three frames: the topic and the number are small enough to lie
  * inside the library's message, the payload is handed over by reference.
  *
- * A publisher has no event loop for this socket. Where it connects, names and
- * reconnects are seen to while sending, a few times a second, so an idle
- * publisher follows a name that moved with its next batch only. Bound sockets,
- * the normal case, have nothing to see to.
+ * Where it connects, names and reconnects are seen to while sending and in
+ * step(), at most a few times a second. Readers that come and go leave work
+ * with the socket, which holds memory until it is asked for something: the
+ * descriptor tells when.
  */
 #include "transport/bind.h"
 #include "transport/context.h"
@@ -122,6 +122,9 @@ kve_zmq_out_open(kve_context *context, const struct kve_serve_opts *opts,
         status = kve_sock_set_int(
             out->socket, ZMQ_SNDBUF, (int)opts->sndbuf, "sndbuf", err);
     if (status == KVE_OK)
+        status = kve_sock_set_max(out->socket, opts->max_request_len,
+            opts->curve.public_key != NULL, err);
+    if (status == KVE_OK)
         status = kve_sock_set_curve(out->socket, &opts->curve, true, err);
     if (status == KVE_OK && out->binds)
         status = kve_bind_socket(out->context, out->socket, opts->endpoint,
@@ -163,6 +166,13 @@ kve_zmq_out_endpoint(struct kve_live_out *out, bool *ret_bound)
     return out->binds ? out->bound.endpoint : out->dial->text;
 }
 
+size_t
+kve_zmq_out_fds(struct kve_live_out *out, int ret_fds[KVE_MAX_FDS])
+{
+    ret_fds[0] = kve_sock_fd(out->socket);
+    return 1;
+}
+
 void
 kve_zmq_out_step(struct kve_live_out *out)
 {
@@ -191,7 +201,7 @@ kve_zmq_out_send(struct kve_live_out *out, struct kve_span topic,
     if (kve_sock_send_copy(out->socket, topic.data, topic.len, ZMQ_SNDMORE) >=
             0 &&
         kve_sock_send_copy(out->socket, text, sizeof(text), ZMQ_SNDMORE) >= 0 &&
-        kve_sock_send_payload(out->socket, payload, 0) >= 0)
+        kve_sock_send_payload(out->socket, payload, KVE_OUT_LIVE) >= 0)
         return KVE_IO_OK;
     (void)kve_fail(err, KVE_E_SYSTEM, "sending live: %s", zmq_strerror(errno));
     return KVE_IO_ERROR;

@@ -38,6 +38,7 @@ kve_status kve_zmq_out_open(kve_context *context,
     struct kve_error *err);
 void kve_zmq_out_close(struct kve_live_out *out, int linger_ms);
 const char *kve_zmq_out_endpoint(struct kve_live_out *out, bool *ret_bound);
+size_t kve_zmq_out_fds(struct kve_live_out *out, int ret_fds[KVE_MAX_FDS]);
 void kve_zmq_out_step(struct kve_live_out *out);
 enum kve_io kve_zmq_out_send(struct kve_live_out *out, struct kve_span topic,
     uint64_t number, struct kve_payload *payload, struct kve_error *err);

@@ -105,7 +105,9 @@ kve_zmq_serve_close(struct kve_replay_serve *serve, int linger_ms)
         return;
 
     bool forked = serve->context != NULL && kve_context_forked(serve->context);
-    kve_msg_release(&serve->msg);
+    /* In a child the thread that received is gone, perhaps amid a message. */
+    if (!forked)
+        kve_msg_release(&serve->msg);
     if (!forked && serve->context != NULL)
         kve_sock_close(serve->context, serve->socket, linger_ms, true);
     kve_bound_release(&serve->bound, forked);
@@ -147,7 +149,6 @@ kve_zmq_serve_recv(struct kve_replay_serve *serve,
         msg->frame[0].len < KVE_PEER_MAX ? msg->frame[0].len : KVE_PEER_MAX;
     memcpy(ret_request->peer, msg->frame[0].data, ret_request->peer_len);
     ret_request->n_frames = msg->n_frames;
-    ret_request->delimiter_empty = msg->n_frames >= 2 && msg->frame[1].len == 0;
     ret_request->start = (struct kve_span){ NULL, 0 };
     if (msg->n_frames >= 3)
         ret_request->start = msg->frame[2];
@@ -198,8 +199,9 @@ kve_zmq_serve_send(struct kve_replay_serve *serve, const uint8_t *peer,
     if (rc >= 0)
         rc = kve_sock_send_copy(socket, text, sizeof(text), ZMQ_SNDMORE);
     if (rc >= 0)
-        rc = payload != NULL ? kve_sock_send_payload(socket, payload, 0)
-                             : kve_sock_send_copy(socket, "", 0, 0);
+        rc = payload != NULL
+            ? kve_sock_send_payload(socket, payload, KVE_OUT_REPLAY)
+            : kve_sock_send_copy(socket, "", 0, 0);
     if (rc < 0)
         io = send_failed(err);
 

@@ -147,7 +147,7 @@ test_the_queue(void **state)
     }
     assert_int_equal(c.n + dropped, THREADS * PER_THREAD);
     assert_int_equal(atomic_load(&q.next_number), THREADS * PER_THREAD);
-    kve_queue_release(&q, false);
+    kve_queue_release(&q);
     (void)close(fd);
 }
 
@@ -209,7 +209,7 @@ test_no_wake_up_is_lost(void **state)
     }
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(late, 0);
-    kve_queue_release(&q, false);
+    kve_queue_release(&q);
     (void)close(producer.wake_fd);
 }
 

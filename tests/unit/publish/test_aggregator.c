@@ -236,6 +236,9 @@ test_what_is_refused(void **state)
         KVE_E_INVAL);
     assert_int_equal(
         kve_aggregator_add(aggregator, events, 1, 8, &err), KVE_E_INVAL);
+    assert_int_equal(
+        kve_aggregator_add(aggregator, events, 2, 0, &err), KVE_E_INVAL);
+    assert_non_null(strstr(err.detail, "event_size is 0"));
     expect_all(aggregator, NULL, 0);
     add(aggregator, NULL, 0);
     add(aggregator, events, 1);

@@ -10,12 +10,17 @@
 
 #include <kvevents/codec.h>
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -575,7 +580,7 @@ test_publishing_while_it_shuts_down(void **state)
 static size_t
 out_bytes(kve_publisher *pub)
 {
-    return atomic_load(&pub->out->bytes);
+    return atomic_load(&pub->out->bytes[KVE_OUT_LIVE]);
 }
 
 /* A reader that takes nothing: above max_out_bytes live sends are skipped,
@@ -670,6 +675,103 @@ test_an_idle_publisher_lets_go_of_a_gone_reader(void **state)
     kve_pub_destroy(pub);
 }
 
+/* Readers come and go while nothing is published: what the library wants done
+ * about them is done. Its descriptor is readable while something waits. */
+static void
+test_an_idle_publisher_sees_to_readers(void **state)
+{
+    struct kve_pub_opts opts = loopback();
+    kve_publisher *pub = create(NULL, &opts);
+    struct pollfd item = { .events = POLLIN };
+    int fds[KVE_MAX_FDS];
+
+    (void)state;
+    assert_int_equal(pub->live_transport->live_out_fds(pub->live, fds), 1);
+    item.fd = fds[0];
+    for (int i = 0; i < 5; i++) {
+        void *sub = test_sub(zmq, kve_pub_endpoint(pub), "", 10);
+
+        sleep_ms(20);
+        test_close(sub);
+    }
+    sleep_ms(200);
+    assert_int_equal(poll(&item, 1, 0), 0);
+    kve_pub_destroy(pub);
+}
+
+/* ---- readers with ill will ---- */
+
+static int
+connect_raw(const char *endpoint)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons((uint16_t)atoi(strrchr(endpoint, ':') + 1));
+    assert_true(fd >= 0);
+    assert_int_equal(
+        connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    return fd;
+}
+
+/* Whether the publisher cuts the connection within ms. */
+static bool
+is_cut(int fd, int ms)
+{
+    int64_t until = kve_now_ns() + ms * KVE_MS;
+    struct pollfd item = { fd, POLLIN, 0 };
+    uint8_t data[256];
+
+    while (poll(&item, 1, kve_ms_until(until, kve_now_ns())) > 0)
+        if (recv(fd, data, sizeof(data), 0) <= 0)
+            return true;
+    return false;
+}
+
+/* A subscription is as long as a topic may be; who announces more than that
+ * gets no memory for it. */
+static void
+test_a_huge_subscription_is_cut(void **state)
+{
+    static const uint8_t greeting[64] = { 0xff, [9] = 0x7f, 3, 0, 'N', 'U', 'L',
+        'L' };
+    static const uint8_t ready[] = "\4\31\5READY\13Socket-Type\0\0\0\3SUB";
+    static const struct {
+        uint8_t head[9];
+        size_t topic_len; /* of the publisher */
+        bool cut;
+    } rows[] = {
+        { { 2, 0, 0, 0, 0, 0, 0, 0xff, 0 }, 0, false },
+        { { 2, 0, 0, 0, 0, 0, 2, 0, 0 }, 0, true },
+        { { 2, 0, 0, 0, 0, 0xff, 0, 0, 0 }, 0, true },
+        { { 2, 0, 0, 0, 0, 0, 2, 0, 1 }, 0x20000, false },
+        { { 2, 0, 0, 0, 0, 0, 3, 0, 0 }, 0x20000, true },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct kve_pub_opts opts = loopback();
+        char *topic = calloc(1, rows[i].topic_len + 1);
+        kve_publisher *pub;
+        int fd;
+
+        assert_non_null(topic);
+        memset(topic, 't', rows[i].topic_len);
+        opts.topic = topic;
+        pub = create(NULL, &opts);
+        fd = connect_raw(kve_pub_endpoint(pub));
+        assert_int_equal(send(fd, greeting, 64, 0), 64);
+        assert_int_equal(send(fd, ready, sizeof(ready) - 1, 0), 27);
+        assert_int_equal(send(fd, rows[i].head, 9, 0), 9);
+        if (is_cut(fd, rows[i].cut ? 5000 : 200) != rows[i].cut)
+            fail_msg("row %zu", i);
+        (void)close(fd);
+        kve_pub_destroy(pub);
+        free(topic);
+    }
+}
+
 /* ---- endpoints and ranks ---- */
 
 static void
@@ -690,6 +792,42 @@ test_an_endpoint_in_use_is_named(void **state)
     assert_int_equal(kve_pub_create(NULL, &opts, &second, &err), KVE_E_IN_USE);
     assert_non_null(strstr(err.detail, kve_pub_replay_endpoint(pub)));
     kve_pub_destroy(pub);
+}
+
+/* Near the limit of open files creation fails, at whatever place, and does
+ * not end the process. */
+static void
+test_few_descriptors_are_an_error(void **state)
+{
+    struct kve_pub_opts opts = loopback();
+    struct rlimit before, few;
+    bool created = false;
+    int first;
+
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    for (rlim_t spare = 0; spare < 40 && !created; spare++) {
+        kve_context *context = NULL;
+        kve_publisher *pub = NULL;
+        struct kve_error err = { 0 };
+        kve_status status;
+
+        assert_int_equal(kve_context_create(NULL, &context, NULL), KVE_OK);
+        first = dup(0);
+        assert_true(first >= 0);
+        (void)close(first);
+        few = before;
+        few.rlim_cur = (rlim_t)first + spare;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        status = kve_pub_create(context, &opts, &pub, &err);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        created = status == KVE_OK;
+        if (!created && status != KVE_E_LIMIT && status != KVE_E_SYSTEM)
+            fail_msg("%d spare: %d %s", (int)spare, status, err.detail);
+        kve_pub_destroy(pub);
+        kve_context_destroy(context);
+    }
+    assert_true(created);
 }
 
 static void
@@ -729,6 +867,23 @@ test_ranks_move_endpoints(void **state)
     kve_pub_destroy(pubs[0]);
     kve_pub_destroy(pubs[1]);
     kve_context_destroy(context);
+}
+
+/* A number beside "unset" is none. */
+static void
+test_no_rank_moves_nothing(void **state)
+{
+    struct kve_pub_opts opts = KVE_PUB_OPTS_INIT;
+    kve_publisher *pub;
+
+    (void)state;
+    opts.endpoint = "inproc://unset";
+    opts.replay_endpoint = "inproc://unset_replay";
+    opts.rank = (struct kve_int){ 3, false };
+    pub = create(NULL, &opts);
+    assert_string_equal(kve_pub_endpoint(pub), "inproc://unset");
+    assert_string_equal(kve_pub_replay_endpoint(pub), "inproc://unset_replay");
+    kve_pub_destroy(pub);
 }
 
 static void
@@ -913,6 +1068,37 @@ test_a_child_may_only_destroy(void **state)
     kve_pub_destroy(pub);
 }
 
+/* The sender had a batch in hand when the process forked: whose it is cannot
+ * be told, so the child lets it be. */
+static void
+test_a_child_leaves_batches_alone(void **state)
+{
+    struct kve_pub_opts opts = loopback();
+    struct test_brake *brake;
+    kve_context *context = test_brake_context(&brake, zmq);
+    kve_publisher *pub = create(context, &opts);
+    struct kve_payload *payload;
+    int status;
+    pid_t child;
+
+    (void)state;
+    test_brake_hold(brake, pub, zmq);
+    assert_int_equal(kve_pub_publish_payload(pub, "x", 1, NULL, NULL), KVE_OK);
+    payload = pub->queue.ring[0].payload;
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        kve_pub_destroy(pub);
+        _exit(atomic_load(&payload->refs) != 1 || payload->data[0] != 'x');
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    test_brake_let_go(brake);
+    kve_pub_destroy(pub);
+    test_brake_destroy(brake);
+}
+
 /* ---- memory ---- */
 
 /* The n-th allocation fails, for every n, from creation to the end. */
@@ -986,13 +1172,18 @@ main(void)
         LEAK_TEST(test_publishing_while_it_shuts_down),
         LEAK_TEST(test_a_stuck_reader_costs_max_out_bytes_and_no_more),
         LEAK_TEST(test_an_idle_publisher_lets_go_of_a_gone_reader),
+        LEAK_TEST(test_an_idle_publisher_sees_to_readers),
+        LEAK_TEST(test_a_huge_subscription_is_cut),
         LEAK_TEST(test_an_endpoint_in_use_is_named),
+        LEAK_TEST(test_few_descriptors_are_an_error),
         LEAK_TEST(test_ranks_move_endpoints),
+        LEAK_TEST(test_no_rank_moves_nothing),
         LEAK_TEST(test_connecting_instead_of_binding),
         LEAK_TEST(test_bad_options_are_named),
         LEAK_TEST(test_port_0_stays_0_for_every_rank),
         LEAK_TEST(test_the_null_publisher_does_nothing),
         LEAK_TEST(test_a_child_may_only_destroy),
+        LEAK_TEST(test_a_child_leaves_batches_alone),
         LEAK_TEST(test_memory_is_short_everywhere),
     };
 

@@ -70,7 +70,7 @@ test_numbers_are_given_in_order(void **state)
         assert_int_equal(items[i].payload->len, 1 + i);
     }
     assert_int_equal(kve_queue_front(&q, 2, &items), 2);
-    kve_queue_release(&q, false);
+    kve_queue_release(&q);
 }
 
 static void
@@ -91,7 +91,7 @@ test_full_of_items_leaves_a_hole(void **state)
     assert_int_equal(push(&q, 1, &pushed), KVE_E_DROPPED);
     assert_int_equal(kve_queue_tail(&q), 4);
     assert_int_equal(kve_queue_head(&q), 1);
-    kve_queue_release(&q, false);
+    kve_queue_release(&q);
 }
 
 static void
@@ -111,7 +111,7 @@ test_full_of_bytes_leaves_a_hole(void **state)
     assert_int_equal(push(&q, 7, &pushed), KVE_E_DROPPED);
     assert_int_equal(push(&q, 6, &pushed), KVE_OK);
     assert_int_equal(pushed.number, 6);
-    kve_queue_release(&q, false);
+    kve_queue_release(&q);
 }
 
 static void
@@ -131,7 +131,7 @@ test_the_ring_goes_round(void **state)
         take(&q, 2);
     }
     assert_int_equal(kve_queue_front(&q, 1, &items), 0);
-    kve_queue_release(&q, false);
+    kve_queue_release(&q);
 }
 
 static void
@@ -147,12 +147,12 @@ test_the_reserved_number_is_skipped(void **state)
     assert_true(pushed.number == KVE_NUMBER_END - 1);
     assert_int_equal(push(&q, 1, &pushed), KVE_OK);
     assert_int_equal(pushed.number, 0);
-    kve_queue_release(&q, false);
+    kve_queue_release(&q);
 
     memset(&q, 0, sizeof(q));
     assert_int_equal(kve_queue_init(&q, 8, 100, KVE_NUMBER_END, NULL), KVE_OK);
     assert_int_equal(kve_queue_number(&q), 0);
-    kve_queue_release(&q, false);
+    kve_queue_release(&q);
 }
 
 static void
@@ -167,7 +167,7 @@ test_closed_takes_nothing_and_no_number(void **state)
     kve_queue_close(&q);
     assert_int_equal(push(&q, 1, &pushed), KVE_E_CLOSED);
     assert_int_equal(atomic_load(&q.next_number), 1);
-    kve_queue_release(&q, false);
+    kve_queue_release(&q);
 }
 
 static void
@@ -193,7 +193,7 @@ test_one_wake_for_one_sleep(void **state)
     kve_queue_close(&q);
     assert_int_equal(push(&q, 1, &pushed), KVE_E_CLOSED);
     assert_false(pushed.wake);
-    kve_queue_release(&q, false);
+    kve_queue_release(&q);
 }
 
 int

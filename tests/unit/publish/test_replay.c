@@ -20,7 +20,6 @@ struct kve_replay_serve {
     struct {
         uint8_t peer;
         size_t n_frames;
-        bool delimiter_empty;
         uint64_t start;
     } asked[64];
     size_t n_asked, next_asked;
@@ -50,7 +49,6 @@ fake_recv(struct kve_replay_serve *serve, struct kve_replay_request *ret,
     ret->peer[0] = serve->asked[serve->next_asked].peer;
     ret->peer_len = 1;
     ret->n_frames = serve->asked[serve->next_asked].n_frames;
-    ret->delimiter_empty = serve->asked[serve->next_asked].delimiter_empty;
     kve_number_write(serve->asked[serve->next_asked].start, serve->start);
     ret->start = (struct kve_span){ serve->start, 8 };
     serve->next_asked++;
@@ -155,7 +153,6 @@ ask(struct bench *b, uint8_t peer, uint64_t start)
     assert_true(i < 64);
     b->serve.asked[i].peer = peer;
     b->serve.asked[i].n_frames = 3;
-    b->serve.asked[i].delimiter_empty = true;
     b->serve.asked[i].start = start;
 }
 
@@ -220,13 +217,14 @@ test_bad_requests_get_no_answer(void **state)
     (void)state;
     fill(b, 0, 10, 10);
     for (size_t frames = 1; frames <= 6; frames++) {
+        if (frames == 3)
+            continue;
         ask(b, 1, 0);
         b->serve.asked[b->serve.n_asked - 1].n_frames = frames;
-        b->serve.asked[b->serve.n_asked - 1].delimiter_empty = frames != 3;
     }
     (void)turns(b, kve_now_ns());
     assert_int_equal(b->serve.peers[1].attempts, 0);
-    assert_int_equal(count(b, KVE_COUNTER_PUB_REPLAY_BAD), 6);
+    assert_int_equal(count(b, KVE_COUNTER_PUB_REPLAY_BAD), 5);
     bench_destroy(b);
 }
 

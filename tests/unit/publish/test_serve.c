@@ -5,6 +5,7 @@
 #include "pub_test.h"
 
 #include "base/clock.h"
+#include "publish/publisher.h"
 
 #include <kvevents/codec.h>
 
@@ -172,7 +173,7 @@ test_requests_of_every_shape(void **state)
     static const struct request rows[] = {
         { 1, { { "", 0 } }, -2 },
         { 1, { { "\0\0\0\0\0\0\0\2", 8 } }, -2 },
-        { 2, { { "x", 1 }, { "\0\0\0\0\0\0\0\2", 8 } }, -2 },
+        { 2, { { "x", 1 }, { "\0\0\0\0\0\0\0\2", 8 } }, 2 },
         { 3, { { "", 0 }, { "\0\0\0\0\0\0\0\2", 8 }, { "", 0 } }, -2 },
         { 4, { { "", 0 }, { "", 0 }, { "", 0 }, { "", 0 } }, -2 },
         { 2, { { "", 0 }, { "", 0 } }, 0 },
@@ -363,6 +364,43 @@ test_a_stuck_reader_harms_nobody(void **state)
     kve_pub_destroy(pub);
 }
 
+/* Readers that ask for all there is and take nothing fill the socket library
+ * up to a bound of their own: no live batch is skipped for them. */
+static void
+test_stuck_readers_do_not_silence_the_live_stream(void **state)
+{
+    enum { LEN = 50000, N = 200, LIMIT = 40 * LEN, READERS = 4 };
+    struct kve_pub_opts opts = loopback();
+    kve_publisher *pub;
+    void *stuck[READERS], *sub;
+
+    (void)state;
+    opts.sndbuf = 65536;
+    opts.max_out_bytes = LIMIT;
+    pub = create(&opts);
+    publish(pub, N, LEN);
+    for (int i = 0; i < READERS; i++) {
+        stuck[i] = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1);
+        test_ask(stuck[i], 0);
+    }
+    sleep_ms(500);
+    assert_int_equal(kve_pub_counter(pub, KVE_COUNTER_PUB_REPLAY_REQUESTS), 0);
+    size_t held = atomic_load(&pub->out->bytes[KVE_OUT_REPLAY]);
+    assert_in_range(held, LIMIT / 2, LIMIT / 2 + LEN);
+
+    sub = test_sub(zmq, kve_pub_endpoint(pub), "", 1000);
+    test_join(pub, sub);
+    assert_int_equal(kve_pub_counter(pub, KVE_COUNTER_PUB_SKIPPED_OUT), 0);
+
+    /* One wakes up and gets everything, when the others are gone. */
+    for (int i = 1; i < READERS; i++)
+        test_close(stuck[i]);
+    assert_true(test_answer(stuck[0], 0, "", 5000) >= N);
+    test_close(stuck[0]);
+    test_close(sub);
+    kve_pub_destroy(pub);
+}
+
 static void
 test_a_gone_reader_is_counted(void **state)
 {
@@ -515,6 +553,7 @@ main(void)
         LEAK_TEST(test_a_slow_reader_gets_10000),
         LEAK_TEST(test_a_slow_reader_gets_5000_large_ones),
         LEAK_TEST(test_a_stuck_reader_harms_nobody),
+        LEAK_TEST(test_stuck_readers_do_not_silence_the_live_stream),
         LEAK_TEST(test_a_gone_reader_is_counted),
         LEAK_TEST(test_requests_over_the_limit_are_refused),
         LEAK_TEST(test_eight_readers_at_once_while_the_stream_goes_on),

@@ -227,6 +227,30 @@ test_inproc_name_in_use(void **state)
     kve_context_destroy(context);
 }
 
+/* What is no socket is somebody's file: it stays. */
+static void
+test_ipc_path_of_a_file(void **state)
+{
+    char folder[64];
+    char endpoint[128];
+    struct kve_error error = { 0 };
+    struct kve_live_out *out = NULL;
+    FILE *file;
+
+    (void)state;
+    make_folder(folder, sizeof(folder));
+    (void)snprintf(endpoint, sizeof(endpoint), "ipc://%s/notes", folder);
+    struct kve_serve_opts opts = serve_opts(endpoint);
+    file = fopen(endpoint + strlen("ipc://"), "w");
+    assert_non_null(file);
+    (void)fclose(file);
+    assert_int_equal(
+        zmq->live_out_open(NULL, &opts, &out, &error), KVE_E_INVAL);
+    assert_non_null(strstr(error.detail, endpoint));
+    assert_true(exists(endpoint + strlen("ipc://")));
+    remove_folder(folder);
+}
+
 int
 main(void)
 {
@@ -238,6 +262,7 @@ main(void)
         cmocka_unit_test(test_ipc_path_is_locked),
         cmocka_unit_test(test_ipc_path_of_a_dead_process),
         cmocka_unit_test(test_ipc_path_of_a_stranger),
+        cmocka_unit_test(test_ipc_path_of_a_file),
         cmocka_unit_test(test_inproc_name_in_use),
     };
 

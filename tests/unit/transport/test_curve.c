@@ -236,6 +236,29 @@ test_bad_keys(void **state)
         }
 }
 
+/* Two good keys that do not belong together. */
+static void
+test_keys_of_two_pairs(void **state)
+{
+    struct kve_serve_opts opts = serve_opts("tcp://127.0.0.1:0");
+    struct kve_dial_opts ask_opts = dial_opts("tcp://127.0.0.1:1");
+    struct kve_error error = { 0 };
+    struct kve_live_out *out = NULL;
+    struct kve_replay_ask *ask = NULL;
+
+    (void)state;
+    opts.curve = server_curve();
+    opts.curve.secret_key = friend.secret_key;
+    assert_int_equal(
+        zmq->live_out_open(NULL, &opts, &out, &error), KVE_E_INVAL);
+    assert_non_null(strstr(error.detail, "one pair"));
+    assert_null(strstr(error.detail, friend.secret_key));
+    ask_opts.curve = client_curve(&friend);
+    ask_opts.curve.public_key = stranger.public_key;
+    assert_int_equal(
+        zmq->replay_ask_open(NULL, &ask_opts, 0, &ask, &error), KVE_E_INVAL);
+}
+
 static void
 test_bad_lists(void **state)
 {
@@ -318,6 +341,7 @@ main(void)
         cmocka_unit_test(test_client_insists),
         cmocka_unit_test(test_replay_and_limits),
         cmocka_unit_test(test_bad_keys),
+        cmocka_unit_test(test_keys_of_two_pairs),
         cmocka_unit_test(test_bad_lists),
         cmocka_unit_test(test_long_list),
     };

@@ -469,14 +469,14 @@ test_gauge_counts_what_the_library_holds(void **state)
         kve_payload_unref(payload);
     }
     sleep_ms(100);
-    size_t held = atomic_load(&gauge->bytes);
+    size_t held = atomic_load(&gauge->bytes[KVE_OUT_LIVE]);
     assert_true(held <= (size_t)LEN * N);
     assert_true(held >= LEN);
     assert_int_equal(held % LEN, 0);
 
     reader_close(&r);
     zmq->live_out_close(out, 0);
-    assert_int_equal(atomic_load(&gauge->bytes), 0);
+    assert_int_equal(atomic_load(&gauge->bytes[KVE_OUT_LIVE]), 0);
     assert_int_equal(atomic_load(&gauge->refs), 1);
     assert_true(kve_mem_live() < live);
     kve_out_gauge_unref(gauge);

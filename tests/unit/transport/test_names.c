@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <zmq.h>
 
 /*
  * The names of these tests:
@@ -18,7 +19,7 @@
  *     late     127.0.0.1 after 600 ms
  *     slow*    127.0.0.1 after 1.2 s
  *     both     [::1], then 127.0.0.1: nobody listens at the first
- *     moving   what moving_to says now
+ *     moving   what moving_to says now: an address, or two with a comma
  *     others   fail
  */
 struct names {
@@ -42,6 +43,13 @@ look_up(void *ctx, const char *host, struct kve_addrs *ret_addrs, char *ret_why,
     (void)pthread_mutex_unlock(&n->mutex);
     ret_addrs->n = ret_addrs->text[0][0] != '\0' ? 1 : 0;
 
+    char *comma = strchr(ret_addrs->text[0], ',');
+    if (comma != NULL) {
+        (void)snprintf(
+            ret_addrs->text[1], sizeof(ret_addrs->text[1]), "%s", comma + 1);
+        *comma = '\0';
+        ret_addrs->n = 2;
+    }
     if (strcmp(host, "late") == 0)
         sleep_ms(600);
     else if (strncmp(host, "slow", 4) == 0)
@@ -297,6 +305,77 @@ test_name_that_moves(void **state)
     kve_context_destroy(context);
 }
 
+/* An address that cannot be connected to, since this machine has not the
+ * interface of its zone, is passed over, and left when the name moves. */
+static void
+test_name_with_an_impossible_address(void **state)
+{
+    static const char *const first[] = { "[fe80::1%nosuch0],127.0.0.1",
+        "[fe80::1%nosuch0]" };
+    kve_context *context = make_context();
+    struct kve_serve_opts opts = serve_opts("tcp://127.0.0.1:0");
+    struct kve_live_out *out = out_open(context, &opts);
+
+    (void)state;
+    for (size_t i = 0; i < N_OF(first); i++) {
+        struct reader r;
+
+        move_to(first[i]);
+        open_name(&r, context, "moving", port_of(out));
+        if (i == 1) {
+            assert_false(reader_await_event(&r, KVE_LINK_CONNECTED, 100));
+            move_to("127.0.0.1");
+        }
+        assert_true(reader_await_event(&r, KVE_LINK_CONNECTED, 2000));
+        (void)out_send_until_read(out, &r, 0, 2000);
+        reader_close(&r);
+    }
+    zmq->live_out_close(out, 0);
+    kve_context_destroy(context);
+}
+
+/* There is no socket left to watch a name's addresses with: that is said, and
+ * the library's thread goes on. */
+static void
+test_no_socket_for_several_addresses(void **state)
+{
+    void *small = zmq_ctx_new();
+    struct kve_context_opts context_opts = { .zmq_context = small };
+    kve_context *context = NULL;
+    struct kve_replay_ask *ask = NULL;
+    struct kve_error error = { 0 };
+    kve_status status = KVE_OK;
+    char endpoint[64];
+
+    (void)state;
+    assert_int_equal(zmq_ctx_set(small, ZMQ_MAX_SOCKETS, 2), 0);
+    assert_int_equal(kve_context_create(&context_opts, &context, NULL), KVE_OK);
+    kve_resolver_set_fn(kve_context_resolver(context), look_up, &names);
+    move_to("127.0.0.1,127.0.0.2");
+    (void)snprintf(endpoint, sizeof(endpoint), "tcp://moving:%u", free_port());
+    struct kve_dial_opts opts = dial_opts(endpoint);
+    assert_int_equal(
+        zmq->replay_ask_open(context, &opts, 0, &ask, &error), KVE_OK);
+    for (int i = 0; i < 400 && status == KVE_OK; i++) {
+        bool changed;
+
+        sleep_ms(5);
+        status = zmq->replay_ask_step(ask, kve_now_ns(), &changed, &error);
+    }
+    assert_int_equal(status, KVE_E_LIMIT);
+    /* Nothing was kept of the attempt. */
+    void *spare = NULL;
+    for (int i = 0; i < 400 && spare == NULL; i++) {
+        sleep_ms(5);
+        spare = zmq_socket(small, ZMQ_PAIR);
+    }
+    assert_non_null(spare);
+    (void)zmq_close(spare);
+    zmq->replay_ask_close(ask);
+    kve_context_destroy(context);
+    assert_int_equal(zmq_ctx_term(small), 0);
+}
+
 /* A name that is unknown at first is asked for again, ever more seldom. */
 static void
 test_name_that_comes_late(void **state)
@@ -465,6 +544,8 @@ main(void)
         cmocka_unit_test(test_addresses_in_turn),
         cmocka_unit_test(test_bound_name),
         cmocka_unit_test(test_name_that_moves),
+        cmocka_unit_test(test_name_with_an_impossible_address),
+        cmocka_unit_test(test_no_socket_for_several_addresses),
         cmocka_unit_test(test_name_that_comes_late),
         cmocka_unit_test(test_refused_asks_no_more_than_it_tries),
         cmocka_unit_test(test_closing_does_not_wait),
