@@ -57,10 +57,7 @@ kve_batch_destroy(kve_batch *batch)
 void
 kve_batch_clear(kve_batch *batch)
 {
-    batch->info = (struct kve_batch_info){ 0 };
-    batch->n_faults = 0;
-    batch->next = 0;
-    kve_arena_reset(&batch->arena);
+    kve_batch_empty(batch);
 }
 
 const struct kve_batch_info *

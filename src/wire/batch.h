@@ -1,8 +1,9 @@
 /*
  * batch.h - what a kve_batch is inside, and what reads into it.
  *
- *   kve_batch_decode()            batch.c          the batch around the events
- *     kve_decode_map / _array()   decode_event.c   one event, key by key
+ *   kve_batch_decode()            decode.c         the batch around the events
+ *     kve_read_usual()            usual.h          the usual event, in pieces
+ *     kve_decode_map / _array()   decode_*.c       one event, key by key
  *       kve_get_hashes() ...      value.h, value.c values of one field
  *         kve_skip() ...          cursor.h         msgpack
  *
@@ -22,7 +23,8 @@
 struct kve_batch {
     struct kve_event *events; /* info.n_events of them are filled */
     size_t cap_events;
-    size_t next; /* kve_batch_next() */
+    size_t n_blank; /* first slots that usual.h need not clear */
+    size_t next;    /* kve_batch_next() */
     struct kve_batch_info info;
 
     struct kve_fault *faults;
@@ -58,11 +60,48 @@ struct kve_decoder {
     size_t n_fields;
     struct kve_unknown fields[KVE_UNKNOWN_PER_EVENT]; /* unknown ones */
 
+    /* A list of tokens that usual.h has read of an event that is not usual
+     * behind it. */
+    const uint8_t *known_list;
+    const uint8_t *known_end;
+    const uint32_t *known_tokens;
+    uint8_t *arena_at; /* where the arena was before that event */
+
     /* Of events delivered. */
     size_t sum_tokens;
     uint32_t notes;
     size_t sum_hashes;
 };
+
+/*
+ * Fill with zeros; size is known where this is compiled, and is whole pairs.
+ * Clearing 100 or 400 bytes by a call or by "rep stos", which compilers choose
+ * for it, takes as long as reading a small event; plain stores do not.
+ */
+KVE_INLINE void
+kve_zero(void *block, size_t size)
+{
+    typedef uint64_t pair
+        __attribute__((vector_size(16), aligned(8), may_alias));
+    pair *at = block;
+
+#pragma GCC unroll 32
+    for (size_t i = 0; i < size / sizeof(pair); i++)
+        at[i] = (pair){ 0, 0 };
+}
+
+_Static_assert(sizeof(struct kve_event) % 16 == 0, "whole pairs");
+_Static_assert(sizeof(struct kve_batch_info) % 16 == 0, "whole pairs");
+
+/* kve_batch_clear(), out of a call. */
+KVE_INLINE void
+kve_batch_empty(kve_batch *batch)
+{
+    kve_zero(&batch->info, sizeof(batch->info));
+    batch->n_faults = 0;
+    batch->next = 0;
+    kve_arena_reset(&batch->arena);
+}
 
 /*
  * Read one event whose header begins at p into *ev, which is all zeros. NULL

@@ -10,6 +10,7 @@
  * nothing behind that byte has a place any more.
  */
 #include "wire/batch.h"
+#include "wire/usual.h"
 
 #include "base/alloc.h"
 #include "base/status.h"
@@ -80,23 +81,8 @@ record_fault(struct kve_decoder *d, size_t index)
     return after;
 }
 
-/* Clearing 400 bytes by a call or by "rep stos" takes longer than reading a
- * small event; plain stores do not. */
-static inline void
-zero_event(struct kve_event *ev)
-{
-    typedef uint64_t pair
-        __attribute__((vector_size(16), aligned(8), may_alias));
-    pair *at = (pair *)(void *)ev;
-    _Static_assert(sizeof(*ev) % sizeof(pair) == 0, "whole pairs");
-
-#pragma GCC unroll 32
-    for (size_t i = 0; i < sizeof(*ev) / sizeof(pair); i++)
-        at[i] = (pair){ 0, 0 };
-}
-
 /* The event at p, which is the index-th. NULL when reading cannot go on. */
-static inline const uint8_t *
+static __attribute__((noinline)) const uint8_t *
 read_event(struct kve_decoder *d, const uint8_t *p, size_t index)
 {
     struct kve_batch *b = d->batch;
@@ -115,12 +101,14 @@ read_event(struct kve_decoder *d, const uint8_t *p, size_t index)
         return kve_no_memory(r, p);
 
     struct kve_event *ev = &b->events[b->info.n_events];
-    struct kve_arena_mark mark = kve_arena_mark(&b->arena);
+    struct kve_arena_mark mark = { b->arena.blocks, d->arena_at };
     size_t tokens = d->n_tokens;
     size_t hashes = d->n_hashes;
     size_t unknown = d->n_unknown;
 
-    zero_event(ev);
+    kve_zero(ev, sizeof(*ev));
+    if (b->n_blank > b->info.n_events)
+        b->n_blank = b->info.n_events;
     d->tag = (struct kve_str){ NULL, 0 };
     d->has_hashes = false;
     d->given = 0;
@@ -147,6 +135,46 @@ read_event(struct kve_decoder *d, const uint8_t *p, size_t index)
     d->sum_hashes += ev->n_hashes;
     d->notes |= ev->notes;
     return after;
+}
+
+/*
+ * The usual events from p on, of those from *index on: where the first other
+ * one begins, if there is one.
+ */
+KVE_INLINE const uint8_t *
+read_usual_events(
+    struct kve_decoder *d, const uint8_t *p, size_t n, size_t *index)
+{
+    struct kve_batch *b = d->batch;
+    size_t room = b->cap_events < b->max_events ? b->cap_events : b->max_events;
+    size_t done = b->info.n_events;
+    size_t i = *index;
+
+    d->arena_at = b->arena.at;
+    for (; i < n && done < room; i++) {
+        struct kve_event *ev = &b->events[done];
+        uint8_t *at = b->arena.at;
+
+        if (KVE_UNLIKELY(done >= b->n_blank)) {
+            kve_zero(ev, sizeof(*ev));
+            if (done == b->n_blank)
+                b->n_blank++;
+        }
+        const uint8_t *after = kve_read_usual(d, p, ev, &at);
+        b->arena.at = at;
+        if (KVE_UNLIKELY(after == NULL))
+            break;
+        d->arena_at = at;
+        p = after;
+        ev->index = i;
+        done++;
+        d->sum_tokens += ev->n_tokens;
+        d->sum_hashes += ev->n_hashes;
+        d->notes |= ev->notes;
+    }
+    b->info.n_events = done;
+    *index = i;
+    return p;
 }
 
 /* ------------------------------------------------------------------ */
@@ -202,7 +230,7 @@ read_ts(struct kve_decoder *d, const uint8_t *p, const char **ret_what)
     return p + 9;
 }
 
-static const uint8_t *
+KVE_INLINE const uint8_t *
 read_events(struct kve_decoder *d, const uint8_t *p, const char **ret_what)
 {
     struct kve_reader *r = &d->r;
@@ -235,12 +263,14 @@ read_events(struct kve_decoder *d, const uint8_t *p, const char **ret_what)
     }
 
     d->batch->info.n_declared = n;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0;; i++) {
+        p = read_usual_events(d, p, n, &i);
+        if (KVE_LIKELY(i >= n))
+            return p;
         p = read_event(d, p, i);
         if (KVE_UNLIKELY(p == NULL))
             return NULL;
     }
-    return p;
 }
 
 static const uint8_t *
@@ -296,7 +326,7 @@ read_publisher_id(struct kve_decoder *d, const uint8_t *p)
     return after;
 }
 
-static const uint8_t *
+KVE_INLINE const uint8_t *
 read_array_batch(struct kve_decoder *d, const uint8_t *p, const char **ret_what)
 {
     const uint8_t *head = p;
@@ -312,10 +342,12 @@ read_array_batch(struct kve_decoder *d, const uint8_t *p, const char **ret_what)
     p = read_ts(d, p, ret_what);
     if (p != NULL)
         p = read_events(d, p, ret_what);
-    if (p != NULL && n > 2)
-        p = read_rank(d, p);
-    if (p != NULL && n > 3)
-        p = read_publisher_id(d, p);
+    if (p == NULL || n == 2)
+        return p;
+    p = read_rank(d, p);
+    if (KVE_LIKELY(n == 3) || p == NULL)
+        return p;
+    p = read_publisher_id(d, p);
     for (size_t i = 4; p != NULL && i < n; i++)
         p = read_other(d, p);
     return p;
@@ -427,7 +459,7 @@ kve_batch_decode(
     const char *what = "neither an array nor a map";
     const uint8_t *p = payload;
 
-    kve_batch_clear(batch);
+    kve_batch_empty(batch);
     if (len == 0)
         return kve_fail_at(err, KVE_E_TRUNCATED, 0,
             "a batch of 0 bytes; expected [ts, events, rank] as msgpack");
@@ -437,6 +469,7 @@ kve_batch_decode(
     d.r.end = p + len;
     d.r.status = KVE_OK;
     d.r.reason = 0;
+    d.known_list = NULL;
     d.n_tokens = 0;
     d.n_hashes = 0;
     d.n_unknown = 0;

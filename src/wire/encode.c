@@ -68,23 +68,25 @@ is_nil_list(struct kve_span raw)
     return true;
 }
 
+/* Out of line: few raw values are anything but absent or nils. */
+static __attribute__((noinline)) bool
+is_one_value(struct kve_span raw)
+{
+    struct kve_reader r;
+
+    r.begin = raw.data;
+    r.end = raw.data + raw.len;
+    r.status = KVE_OK;
+    return raw.len != 0 && kve_skip(&r, raw.data) == r.end;
+}
+
 static inline bool
 raw_ok(struct kve_span raw, size_t *room)
 {
-    struct kve_reader r = { .status = KVE_OK };
-
+    *room += raw.len;
     if (KVE_LIKELY(raw.data == NULL))
         return raw.len == 0;
-    if (raw.len == 0)
-        return false;
-    if (is_nil_list(raw)) {
-        *room += raw.len;
-        return true;
-    }
-    r.begin = raw.data;
-    r.end = raw.data + raw.len;
-    *room += raw.len;
-    return kve_skip(&r, raw.data) == r.end;
+    return (raw.len != 0 && is_nil_list(raw)) || is_one_value(raw);
 }
 
 static const char *

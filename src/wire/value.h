@@ -145,6 +145,12 @@ kve_get_tokens(struct kve_decoder *d, const uint8_t *p, int32_t field,
         *notes |= KVE_NOTE_TOKEN_LIMIT;
         return kve_skip(r, head);
     }
+    if (head == d->known_list) {
+        d->n_tokens += n;
+        *ret_tokens = d->known_tokens;
+        *ret_n = n;
+        return d->known_end;
+    }
 
     uint32_t *out = kve_arena_get(arena, (n + KVE_TOKENS_SLACK) * sizeof(*out));
     if (KVE_UNLIKELY(out == NULL))
