@@ -9,8 +9,7 @@ cd "$(dirname "$0")/.."
 
 part=${1:-all}
 case "$part" in
-all) parts=(codec stream) ;;
-codec | stream) parts=("$part") ;;
+all | codec | stream) ;;
 *)
     echo "bench.sh: '$part' is not a part; accepted are all, codec and" \
         "stream" >&2
@@ -20,6 +19,4 @@ esac
 
 scripts/build.sh release >&2
 scripts/venv.sh >&2
-for part in "${parts[@]}"; do
-    build/venv/bin/python3 "bench/run_$part.py"
-done
+exec build/venv/bin/python3 bench/run.py "$part"
