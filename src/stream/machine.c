@@ -74,6 +74,8 @@ struct kve_machine {
     bool has_gap; /* first..last were missed by the live stream */
     uint64_t gap_first;
     uint64_t gap_last;
+    bool has_released; /* of the hold, in this recovery */
+    uint64_t last_released;
     struct digest_slot digests[N_DIGESTS];
 
     bool tail_confirmed;
@@ -374,6 +376,7 @@ new_life(struct kve_machine *m, uint32_t reason)
     m->certain = m->connected;
     m->fails = 0;
     m->has_gap = false;
+    m->has_released = false;
     memset(m->digests, 0, sizeof(m->digests));
 }
 
@@ -1043,15 +1046,43 @@ kve_machine_replay_failed(struct kve_machine *m, int64_t now_ns, uint32_t ask)
 
 /* ---- releasing the hold -------------------------------------------- */
 
+/*
+ * Held messages that do not follow each other show what the live stream missed
+ * while the replay ran: some of it the answer has brought by now, the rest is
+ * asked for next.
+ */
+static void
+count_jump(struct kve_machine *m, uint64_t number)
+{
+    uint64_t first = m->last_released + 1;
+
+    if (m->has_released && number > first) {
+        uint64_t upto = number - 1;
+
+        count(m, KVE_COUNTER_SUB_GAPS, 1);
+        count(m, KVE_COUNTER_SUB_MISSED, upto - first + 1);
+        if (m->has_last && m->last >= first)
+            count(m, KVE_COUNTER_SUB_REPAIRED,
+                (m->last < upto ? m->last : upto) - first + 1);
+        m->has_gap = true;
+        m->gap_first = m->has_last && m->last >= first ? m->last + 1 : first;
+        m->gap_last = upto;
+    }
+    m->has_released = true;
+    m->last_released = number;
+}
+
 static void
 release_one(struct kve_machine *m)
 {
     const struct kve_held *head = m->hold.first;
 
     if (head == NULL) {
+        m->has_released = false;
         end_recovery(m);
         return;
     }
+    count_jump(m, head->msg.number);
     if (is_ahead(m, head->msg.number)) {
         /* The answer was given before these were published. */
         if (m->replay_broken)

@@ -134,7 +134,7 @@ static const struct {
         "recovering:starting ?0 r0 ! ?1 lost1-1:lost r2 ! degraded:lost" },
     { "published between answer and hold", REPLAY, "C E L0 L2 R0 R1 L4 E R3 E",
         "recovering:starting ?0 ! l0 live:caught_up gap1-1 recovering:gap ?0 "
-        "r1 ! fixed1-1 l2 ?3 r3 ! l4 live:caught_up" },
+        "r1 ! fixed1-1 l2 ?3 r3 ! fixed3-3 l4 live:caught_up" },
     { "an answer with more than asked", REPLAY, "C E L0 L1 L3 R0 R1 R2 R3 E",
         "recovering:starting ?0 ! l0 live:caught_up l1 gap2-2 recovering:gap "
         "?1 r2 r3 ! fixed2-2 live:caught_up" },
@@ -512,6 +512,14 @@ static const struct {
     { "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_REPLAYS, 2 },
     { "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_HELD, 1 },
     { "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_REPEATS, 1 },
+    /* Held ones with a gap between them that the same answer fills ... */
+    { "C E L0 L2 L5 R0 R1 R2 R3 R4 R5 E", KVE_COUNTER_SUB_GAPS, 2 },
+    { "C E L0 L2 L5 R0 R1 R2 R3 R4 R5 E", KVE_COUNTER_SUB_MISSED, 3 },
+    { "C E L0 L2 L5 R0 R1 R2 R3 R4 R5 E", KVE_COUNTER_SUB_REPAIRED, 3 },
+    /* ... or the next one. */
+    { "C E L0 L2 R0 R1 L5 E R3 R4 E", KVE_COUNTER_SUB_GAPS, 2 },
+    { "C E L0 L2 R0 R1 L5 E R3 R4 E", KVE_COUNTER_SUB_MISSED, 3 },
+    { "C E L0 L2 R0 R1 L5 E R3 R4 E", KVE_COUNTER_SUB_REPAIRED, 3 },
     { "C R0 R1 R2 E", KVE_COUNTER_SUB_REPAIRED, 0 },
     { "C R0 R1 R2 E", KVE_COUNTER_SUB_MISSED, 0 },
     { "C E L0 L5 R0 R1 R3 R3 R4 E", KVE_COUNTER_SUB_REPLAYS, 3 },
