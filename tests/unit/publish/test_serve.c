@@ -335,7 +335,7 @@ test_a_stuck_reader_harms_nobody(void **state)
     uint64_t first;
 
     (void)state;
-    opts.replay_timeout_ms = 700;
+    opts.replay_timeout_ms = 3000;
     opts.sndbuf = 65536;
     pub = create(&opts);
     sub = test_sub(zmq, kve_pub_endpoint(pub), "", 100000);
@@ -351,9 +351,9 @@ test_a_stuck_reader_harms_nobody(void **state)
     test_ask(stuck, first);
     int64_t beside = live_delay(pub, sub, 200);
 
-    /* Both are under a millisecond on an idle machine; the bound leaves room
-     * for one that is not. */
-    assert_true(beside < quiet + 50 * KVE_MS);
+    /* Both are under a millisecond on an idle machine; one that is not may
+     * take its time, but not as long as the stuck request stands. */
+    assert_true(beside < quiet + 2000 * KVE_MS);
     test_wait_counter(pub, KVE_COUNTER_PUB_REPLAY_EXPIRED, 1);
     dealer = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1000);
     test_ask(dealer, first + 4000);
