@@ -281,16 +281,16 @@ counter(const struct seen *s, unsigned which)
     return kve_sub_counter(s->sub, 0, which);
 }
 
-/* Let both ends work until the condition holds or two seconds have passed. */
-#define RUN_UNTIL(p, s, condition)                                            \
-    do {                                                                      \
-        int64_t until = kve_now_ns() + 2000 * KVE_MS;                         \
-        while (!(condition) && kve_now_ns() < until) {                        \
-            peer_serve(p);                                                    \
-            (void)kve_sub_poll((s)->sub, 5, 0, NULL, NULL);                   \
-        }                                                                     \
-        if (!(condition))                                                     \
-            fail_msg("not within 2 s: %s (%zu batches)", #condition, (s)->n); \
+/* Let both ends work until the condition holds or ten seconds have passed. */
+#define RUN_UNTIL(p, s, condition)                                             \
+    do {                                                                       \
+        int64_t until = kve_now_ns() + 10000 * KVE_MS;                         \
+        while (!(condition) && kve_now_ns() < until) {                         \
+            peer_serve(p);                                                     \
+            (void)kve_sub_poll((s)->sub, 5, 0, NULL, NULL);                    \
+        }                                                                      \
+        if (!(condition))                                                      \
+            fail_msg("not within 10 s: %s (%zu batches)", #condition, (s)->n); \
     } while (0)
 
 static void
