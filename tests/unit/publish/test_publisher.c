@@ -4,6 +4,8 @@
  */
 #include "pub_test.h"
 
+#include "../../support/port.h"
+
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "publish/publisher.h"
@@ -487,16 +489,14 @@ test_shutdown_keeps_its_limit_and_frees_the_port(void **state)
     uint8_t payload[20000] = { 1 };
 
     (void)state;
-    kve_publisher *pub = create(NULL, &opts);
-    snprintf(live, sizeof(live), "%s", kve_pub_endpoint(pub));
-    snprintf(replay, sizeof(replay), "%s", kve_pub_replay_endpoint(pub));
-    kve_pub_destroy(pub);
+    snprintf(live, sizeof(live), "tcp://127.0.0.1:%u", test_port_to_keep());
+    snprintf(replay, sizeof(replay), "tcp://127.0.0.1:%u", test_port_to_keep());
 
     opts.endpoint = live;
     opts.replay_endpoint = replay;
     opts.shutdown_ms = 50;
     for (int i = 0; i < 50; i++) {
-        pub = create(NULL, &opts);
+        kve_publisher *pub = create(NULL, &opts);
         void *sub = test_sub(zmq, live, "", 1);
         void *dealer = test_dealer(zmq, replay, 1);
 

@@ -3,16 +3,16 @@
  */
 #include "peers.h"
 
+#include "../../support/port.h"
+
 #include "base/bytes.h"
 #include "base/clock.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 const struct kve_transport *const zmq = &kve_transport_zmq;
@@ -249,16 +249,7 @@ serve_await(struct kve_replay_serve *serve,
 unsigned
 free_port(void)
 {
-    struct sockaddr_in address = { .sin_family = AF_INET,
-        .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t len = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    assert_true(fd >= 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, len), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
-    (void)close(fd);
-    return ntohs(address.sin_port);
+    return test_port_to_keep();
 }
 
 void

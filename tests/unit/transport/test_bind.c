@@ -49,18 +49,18 @@ test_port_is_free_after_close(void **state)
     kve_context *shared;
 
     (void)state;
+    (void)snprintf(
+        endpoint, sizeof(endpoint), "tcp://127.0.0.1:%u", free_port());
     assert_int_equal(kve_context_create(NULL, &shared, NULL), KVE_OK);
     for (int i = 0; i < 200; i++) {
         kve_context *context = i % 2 == 0 ? shared : NULL;
-        struct kve_serve_opts opts =
-            serve_opts(i == 0 ? "tcp://127.0.0.1:0" : endpoint);
+        struct kve_serve_opts opts = serve_opts(endpoint);
         struct kve_error error = { 0 };
         struct kve_live_out *out = NULL;
         struct kve_replay_serve *serve = NULL;
 
         if (zmq->live_out_open(context, &opts, &out, &error) != KVE_OK)
             fail_msg("round %d: %s", i, error.detail);
-        (void)snprintf(endpoint, sizeof(endpoint), "%s", out_endpoint(out));
         out_send(out, "t", 1, "x", 1);
         zmq->live_out_close(out, 0);
 
@@ -75,14 +75,14 @@ test_port_is_free_after_close(void **state)
 static void
 test_port_is_free_with_readers(void **state)
 {
-    struct kve_serve_opts opts = serve_opts("tcp://127.0.0.1:0");
-    struct kve_live_out *out = out_open(NULL, &opts);
     char endpoint[64];
     struct reader r;
 
     (void)state;
-    (void)snprintf(endpoint, sizeof(endpoint), "%s", out_endpoint(out));
-    opts.endpoint = endpoint;
+    (void)snprintf(
+        endpoint, sizeof(endpoint), "tcp://127.0.0.1:%u", free_port());
+    struct kve_serve_opts opts = serve_opts(endpoint);
+    struct kve_live_out *out = out_open(NULL, &opts);
     struct kve_dial_opts dial = dial_opts(endpoint);
     dial.reconnect_ms = 1;
     reader_open(&r, NULL, &dial);
