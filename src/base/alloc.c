@@ -102,19 +102,11 @@ kve_mem_array(void *p, size_t n, size_t size)
 char *
 kve_mem_strdup(const char *text)
 {
-    return text == NULL ? NULL : kve_mem_strndup(text, strlen(text));
-}
+    size_t size = text == NULL ? 0 : strlen(text) + 1;
+    char *copy = text == NULL ? NULL : kve_mem_alloc(size);
 
-char *
-kve_mem_strndup(const char *text, size_t len)
-{
-    char *copy = len == SIZE_MAX ? NULL : kve_mem_alloc(len + 1);
-
-    if (copy == NULL)
-        return NULL;
-    if (len > 0)
-        memcpy(copy, text, len);
-    copy[len] = '\0';
+    if (copy != NULL)
+        memcpy(copy, text, size);
     return copy;
 }
 

@@ -30,9 +30,6 @@ void *kve_mem_array(void *p, size_t n, size_t size);
 /* A copy of a string; NULL on failure. text NULL gives NULL. */
 char *kve_mem_strdup(const char *text) __attribute__((malloc));
 
-/* A terminated copy of len bytes; NULL on failure. */
-char *kve_mem_strndup(const char *text, size_t len) __attribute__((malloc));
-
 /* NULL is allowed and does nothing. */
 void kve_mem_free(void *p);
 

@@ -102,25 +102,6 @@ kve_same(const uint8_t *p, const char *piece, size_t n)
     return memcmp(p, piece, n) == 0;
 }
 
-/* As kve_get_usual_hash(), but NULL for all else. */
-KVE_INLINE const uint8_t *
-kve_usual_hash(const uint8_t *p, const uint8_t *end, struct kve_hash *ret)
-{
-    size_t left = (size_t)(end - p);
-
-    if (KVE_LIKELY(left >= 9 && *p == 0xcf)) {
-        ret->bytes = NULL;
-        ret->integer = kve_get64(p + 1);
-        return p + 9;
-    }
-    if (left >= 2 && *p == 0xc4 && p[1] <= left - 2) {
-        ret->bytes = p + 2;
-        ret->len = p[1];
-        return p + 2 + ret->len;
-    }
-    return NULL;
-}
-
 /*
  * The head of a list of 1 to 65535 items and at most max, of which 3 bytes can
  * be read; NULL: another.

@@ -38,14 +38,14 @@ const uint8_t *kve_get_int(struct kve_decoder *d, const uint8_t *p,
 const uint8_t *kve_get_block_size(
     struct kve_decoder *d, const uint8_t *p, uint32_t *ret);
 
-/* One hash of a list, or a parent; the two forms of vLLM stay out of a call. */
+/* A hash in one of the two forms of vLLM; NULL for all else, also what is cut
+ * off or wrong. */
 KVE_INLINE const uint8_t *
-kve_get_usual_hash(struct kve_decoder *d, const uint8_t *p,
-    enum kve_fault_reason reason, int32_t field, struct kve_hash *ret)
+kve_usual_hash(const uint8_t *p, const uint8_t *end, struct kve_hash *ret)
 {
-    size_t left = kve_left(&d->r, p);
+    size_t left = (size_t)(end - p);
 
-    if (left >= 9 && *p == 0xcf) {
+    if (KVE_LIKELY(left >= 9 && *p == 0xcf)) {
         ret->bytes = NULL;
         ret->integer = kve_get64(p + 1);
         return p + 9;
@@ -55,7 +55,17 @@ kve_get_usual_hash(struct kve_decoder *d, const uint8_t *p,
         ret->len = p[1];
         return p + 2 + ret->len;
     }
-    return kve_get_hash(d, p, reason, field, ret);
+    return NULL;
+}
+
+/* One hash of a list, or a parent; the two forms of vLLM stay out of a call. */
+KVE_INLINE const uint8_t *
+kve_get_usual_hash(struct kve_decoder *d, const uint8_t *p,
+    enum kve_fault_reason reason, int32_t field, struct kve_hash *ret)
+{
+    const uint8_t *next = kve_usual_hash(p, d->r.end, ret);
+
+    return next != NULL ? next : kve_get_hash(d, p, reason, field, ret);
 }
 
 /* block_hashes. Sets d->has_hashes where it is a list. */
