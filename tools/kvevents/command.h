@@ -58,6 +58,14 @@ const struct command *command_near(const char *word);
 void help_command(const struct command *command);
 void help_overview(void);
 
+/*
+ * How every subcommand begins: read its options, as option_parse() does. False
+ * when it ends here, with the exit status *ret_status: help was asked for and
+ * written, or an option was wrong.
+ */
+bool help_or_options(const struct command *command, int argc, char **argv,
+    void *into, int *ret_operands, int *ret_status);
+
 /* Whether an option has a default that says something: not the empty text,
  * not "no limit". */
 bool help_has_default(const struct option_spec *spec);

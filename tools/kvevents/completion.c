@@ -264,16 +264,10 @@ static int
 run(const struct command *command, int argc, char **argv)
 {
     int operands;
+    int status;
 
-    switch (option_parse(command, argc, argv, NULL, &operands)) {
-    case OPTION_OK:
-        break;
-    case OPTION_HELP:
-        help_command(command);
-        return EXIT_FINE;
-    case OPTION_WRONG:
-        return EXIT_USAGE;
-    }
+    if (!help_or_options(command, argc, argv, NULL, &operands, &status))
+        return status;
     if (operands != 1)
         return option_complain(
             command, "%d shells given; give one: bash, zsh or fish", operands);

@@ -123,6 +123,19 @@ help_command(const struct command *command)
     puts("\nMore: man kvevents, or kvevents help --man | man -l -");
 }
 
+bool
+help_or_options(const struct command *command, int argc, char **argv,
+    void *into, int *ret_operands, int *ret_status)
+{
+    enum option_result result =
+        option_parse(command, argc, argv, into, ret_operands);
+
+    if (result == OPTION_HELP)
+        help_command(command);
+    *ret_status = result == OPTION_WRONG ? EXIT_USAGE : EXIT_FINE;
+    return result == OPTION_OK;
+}
+
 void
 help_overview(void)
 {
@@ -166,16 +179,10 @@ run(const struct command *command, int argc, char **argv)
     struct help_options opts = { false };
     const struct command *about;
     int operands;
+    int status;
 
-    switch (option_parse(command, argc, argv, &opts, &operands)) {
-    case OPTION_OK:
-        break;
-    case OPTION_HELP:
-        help_command(command);
-        return EXIT_FINE;
-    case OPTION_WRONG:
-        return EXIT_USAGE;
-    }
+    if (!help_or_options(command, argc, argv, &opts, &operands, &status))
+        return status;
     if (operands > 1)
         return option_complain(
             command, "'%s' is one operand too many; give one COMMAND", argv[2]);

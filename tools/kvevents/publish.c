@@ -830,16 +830,10 @@ run(const struct command *command, int argc, char **argv)
 {
     struct publish_options opts = { .endpoint = NULL };
     int operands;
+    int status;
 
-    switch (option_parse(command, argc, argv, &opts, &operands)) {
-    case OPTION_OK:
-        break;
-    case OPTION_HELP:
-        help_command(command);
-        return EXIT_FINE;
-    case OPTION_WRONG:
-        return EXIT_USAGE;
-    }
+    if (!help_or_options(command, argc, argv, &opts, &operands, &status))
+        return status;
     if (operands != 1)
         return option_complain(command,
             "%d files given; give one FILE, or - for standard input", operands);

@@ -701,16 +701,10 @@ run(const struct command *command, int argc, char **argv)
     struct watch_options opts = { .replay = NULL };
     const char *endpoint = "tcp://127.0.0.1:5557";
     int operands;
+    int status;
 
-    switch (option_parse(command, argc, argv, &opts, &operands)) {
-    case OPTION_OK:
-        break;
-    case OPTION_HELP:
-        help_command(command);
-        return EXIT_FINE;
-    case OPTION_WRONG:
-        return EXIT_USAGE;
-    }
+    if (!help_or_options(command, argc, argv, &opts, &operands, &status))
+        return status;
     if (operands > 1)
         return option_complain(command,
             "'%s' is one operand too many; give one ENDPOINT", argv[2]);
