@@ -48,6 +48,7 @@ struct kve_context {
     unsigned generation;
     void *zmq;
     bool own_zmq;
+    bool apart; /* the last I/O thread is kept for who asks for it */
     kve_log_fn *log;
     void *log_ctx;
     struct kve_zap *zap;
@@ -270,6 +271,37 @@ kve_context_ref(kve_context *context, uint32_t sources,
     atomic_fetch_add_explicit(&context->refs, 1, memory_order_relaxed);
     *ret_context = context;
     return KVE_OK;
+}
+
+kve_status
+kve_context_ref_apart(kve_context *context, uint32_t sources,
+    kve_context **ret_context, struct kve_error *err)
+{
+    struct kve_context_opts opts = KVE_CONTEXT_OPTS_INIT;
+    kve_status status;
+
+    if (context != NULL)
+        return kve_context_ref(context, sources, ret_context, err);
+    opts.max_sources = sources;
+    opts.io_threads = 2;
+    status = kve_context_create(&opts, ret_context, err);
+    if (status == KVE_OK)
+        (*ret_context)->apart = true;
+    return status;
+}
+
+bool
+kve_context_keeps_apart(const kve_context *context)
+{
+    return context->apart;
+}
+
+unsigned
+kve_context_io_threads(kve_context *context)
+{
+    int n = zmq_ctx_get(context->zmq, ZMQ_IO_THREADS);
+
+    return n > 0 ? (unsigned)n : 1;
 }
 
 void

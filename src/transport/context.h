@@ -20,7 +20,17 @@ struct kve_resolver;
  */
 kve_status kve_context_ref(kve_context *context, uint32_t sources,
     kve_context **ret_context, struct kve_error *err);
+/* The same, and one of our own has one I/O thread more, which only sockets
+ * that ask for it use. A caller's context is used as it is. */
+kve_status kve_context_ref_apart(kve_context *context, uint32_t sources,
+    kve_context **ret_context, struct kve_error *err);
 void kve_context_unref(kve_context *context);
+
+/* Whether the last I/O thread is kept for sockets that ask for it. */
+bool kve_context_keeps_apart(const kve_context *context);
+
+/* I/O threads of the socket library's context. */
+unsigned kve_context_io_threads(kve_context *context);
 
 /* The socket library's context. */
 void *kve_context_zmq(kve_context *context);

@@ -278,6 +278,8 @@ kve_dial_init_bound(struct kve_dial *dial, kve_context *context, void *socket,
     init_times(dial);
     if (endpoint->scheme != KVE_SCHEME_INPROC)
         return kve_dial_start_monitor(dial, err);
+    /* Nothing tells of in-process connections. */
+    dial->peers = 1;
     kve_dial_push(dial, KVE_LINK_CONNECTED, "%s", text);
     return KVE_OK;
 }

@@ -76,8 +76,10 @@ struct kve_dial {
 
     /* The connection. */
     bool up;
-    bool was_up; /* before it was lost */
-    bool lost;   /* and the library did not say that it tries again */
+    uint32_t peers;   /* of a bound socket: handshakes done, not gone yet */
+    uint32_t refused; /* of a bound socket: refused ones, not gone yet */
+    bool was_up;      /* before it was lost */
+    bool lost;        /* and the library did not say that it tries again */
     int64_t up_since;
     int64_t revive_at;
     uint32_t revive_pause_ms;

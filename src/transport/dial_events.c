@@ -4,6 +4,7 @@
 #include "transport/dial_events.h"
 
 #include "transport/context.h"
+#include "transport/sock.h"
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -40,6 +41,7 @@ kve_dial_push(
     event = &dial->events[(dial->first + dial->n_events) % KVE_DIAL_EVENTS];
     dial->n_events++;
     event->type = type;
+    event->peers = dial->bound ? dial->peers : type == KVE_LINK_CONNECTED;
     va_start(ap, fmt);
     (void)vsnprintf(event->detail, sizeof(event->detail), fmt, ap);
     va_end(ap);
@@ -61,6 +63,7 @@ void
 kve_dial_on_up(struct kve_dial *dial, int64_t now_ns)
 {
     dial->up = true;
+    dial->peers++;
     dial->up_since = now_ns;
     dial->lost = false;
     dial->failed = 0;
@@ -80,12 +83,27 @@ on_down(struct kve_dial *dial, int64_t now_ns)
         dial->was_up = dial->up;
     dial->up = false;
     dial->lost = true;
-    if (dial->bound)
-        return;
     dial->revive_at = now_ns +
         (dial->revive_pause_ms > GRACE_MS ? dial->revive_pause_ms : GRACE_MS) *
             KVE_MS;
     want_lookup(dial, now_ns);
+}
+
+/*
+ * A peer of a bound socket left. One whose handshake was refused says so first
+ * and then leaves as well; it was never counted, and nothing is told of it.
+ */
+static void
+on_peer_gone(struct kve_dial *dial)
+{
+    if (dial->refused > 0) {
+        dial->refused--;
+        return;
+    }
+    if (dial->peers > 0)
+        dial->peers--;
+    dial->up = dial->peers > 0;
+    kve_dial_push(dial, KVE_LINK_DISCONNECTED, "%s", dial->text);
 }
 
 /* The library announced its next try. */
@@ -139,7 +157,10 @@ on_refused(
             dial->text, value != 0 ? zmq_strerror((int)value) : "closed");
         break;
     }
-    on_down(dial, now_ns);
+    if (dial->bound)
+        dial->refused += event != ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+    else
+        on_down(dial, now_ns);
 }
 
 static void
@@ -158,7 +179,11 @@ on_event(struct kve_dial *dial, unsigned event, uint32_t value,
         on_retried(dial, now_ns);
         break;
     case ZMQ_EVENT_DISCONNECTED:
-        if (dial->up || dial->bound)
+        if (dial->bound) {
+            on_peer_gone(dial);
+            break;
+        }
+        if (dial->up)
             kve_dial_push(dial, KVE_LINK_DISCONNECTED, "%s", dial->text);
         else if (!dial->lost)
             kve_dial_push(dial, KVE_LINK_REFUSED,
@@ -240,9 +265,7 @@ fail:
     dial->monitor = NULL;
     errno = why;
     if (why == EMFILE)
-        return kve_fail(err, KVE_E_LIMIT,
-            "no more sockets: the limit of the context (max_sources) or of "
-            "open files (ulimit -n) is reached");
+        return kve_sock_exhausted(err);
     return kve_fail(err, KVE_E_SYSTEM, "connection events of %s: %s",
         dial->text, zmq_strerror(errno));
 }

@@ -344,8 +344,9 @@ check_overflow(const struct kve_endpoint *endpoint, const char *what,
 }
 
 kve_status
-kve_endpoint_check_ranks(
-    const char *live, const char *replay, uint32_t ranks, struct kve_error *err)
+kve_endpoint_check_apart(const struct kve_endpoint_role *first,
+    const struct kve_endpoint_role *second, uint32_t ranks,
+    struct kve_error *err)
 {
     struct kve_endpoint a;
     struct kve_endpoint b;
@@ -355,14 +356,16 @@ kve_endpoint_check_ranks(
 
     if (ranks == 0)
         ranks = 1;
-    status = kve_endpoint_parse(live, "endpoint", &a, err);
+    if (first->text == NULL || *first->text == '\0')
+        return KVE_OK;
+    status = kve_endpoint_parse(first->text, first->option, &a, err);
     if (status == KVE_OK)
-        status = check_overflow(&a, "live", ranks, err);
-    if (status != KVE_OK || replay == NULL || *replay == '\0')
+        status = check_overflow(&a, first->ports, ranks, err);
+    if (status != KVE_OK || second->text == NULL || *second->text == '\0')
         return status;
-    status = kve_endpoint_parse(replay, "replay endpoint", &b, err);
+    status = kve_endpoint_parse(second->text, second->option, &b, err);
     if (status == KVE_OK)
-        status = check_overflow(&b, "replay", ranks, err);
+        status = check_overflow(&b, second->ports, ranks, err);
     if (status != KVE_OK || a.scheme != b.scheme)
         return status;
 
@@ -370,8 +373,8 @@ kve_endpoint_check_ranks(
         if (strcmp(a.path, b.path) != 0)
             return KVE_OK;
         return kve_fail(err, KVE_E_INVAL,
-            "endpoint and replay endpoint are both '%s'; they need two names",
-            live);
+            "%s and %s are both '%s'; they need two names", first->option,
+            second->option, first->text);
     }
     if (a.any_port || b.any_port || !hosts_collide(&a, &b))
         return KVE_OK;
@@ -381,10 +384,20 @@ kve_endpoint_check_ranks(
                                      : (uint32_t)(a.port - b.port);
     if (apart >= ranks)
         return KVE_OK;
-    write_range(&a, "live", ranks, a_range, sizeof(a_range));
-    write_range(&b, "replay", ranks, b_range, sizeof(b_range));
+    write_range(&a, first->ports, ranks, a_range, sizeof(a_range));
+    write_range(&b, second->ports, ranks, b_range, sizeof(b_range));
     return kve_fail(err, KVE_E_INVAL,
         "%s and %s overlap (%" PRIu32 " rank%s); choose ports at least "
         "%" PRIu32 " apart",
         a_range, b_range, ranks, ranks == 1 ? "" : "s", ranks);
+}
+
+kve_status
+kve_endpoint_check_ranks(
+    const char *live, const char *replay, uint32_t ranks, struct kve_error *err)
+{
+    const struct kve_endpoint_role a = { live, "live", "endpoint" };
+    const struct kve_endpoint_role b = { replay, "replay", "replay endpoint" };
+
+    return kve_endpoint_check_apart(&a, &b, ranks, err);
 }

@@ -51,4 +51,16 @@ bool kve_endpoint_binds(const struct kve_endpoint *endpoint, const char *text,
 kve_status kve_endpoint_check_ranks(const char *live, const char *replay,
     uint32_t ranks, struct kve_error *err);
 
+/* One of them, and the words that an error uses for it. */
+struct kve_endpoint_role {
+    const char *text;   /* NULL or "": there is none */
+    const char *ports;  /* "live", as in "live ports 1..2" */
+    const char *option; /* "endpoint" */
+};
+
+/* The same for any two. */
+kve_status kve_endpoint_check_apart(const struct kve_endpoint_role *first,
+    const struct kve_endpoint_role *second, uint32_t ranks,
+    struct kve_error *err);
+
 #endif

@@ -11,7 +11,6 @@
 
 #include "base/alloc.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 /* Whether that was the last reference. */
@@ -61,6 +60,30 @@ kve_payload_create(const void *data, size_t len, struct kve_out_gauge *out)
     if (data != NULL && len > 0)
         memcpy(payload->data, data, len);
     return payload;
+}
+
+struct kve_payload *
+kve_payload_adopt_take(void *block, size_t len)
+{
+    struct kve_payload *payload = block;
+
+    atomic_init(&payload->refs, 1);
+    payload->flags = 0;
+    payload->len = len;
+    payload->out = NULL;
+    return payload;
+}
+
+unsigned
+kve_payload_refs(struct kve_payload *payload)
+{
+    return atomic_load_explicit(&payload->refs, memory_order_acquire);
+}
+
+bool
+kve_payload_alone(struct kve_payload *payload)
+{
+    return kve_payload_refs(payload) == 1;
 }
 
 struct kve_payload *

@@ -17,6 +17,7 @@
 #define KVE_TRANSPORT_PAYLOAD_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -45,8 +46,21 @@ void kve_out_gauge_unref(struct kve_out_gauge *gauge);
  * not NULL, or NULL when memory is short. */
 struct kve_payload *kve_payload_create(
     const void *data, size_t len, struct kve_out_gauge *out);
+/*
+ * Make a payload of bytes that lie in a block already, without copying them:
+ * block comes from kve_mem_*, its first KVE_PAYLOAD_HEAD bytes are room for the
+ * payload's head, and len bytes of data follow. Takes block over; one
+ * reference, not counted in a gauge.
+ */
+#define KVE_PAYLOAD_HEAD sizeof(struct kve_payload)
+struct kve_payload *kve_payload_adopt_take(void *block, size_t len);
 /* One more reference; returns payload. */
 struct kve_payload *kve_payload_ref(struct kve_payload *payload);
+/* Whether the caller's reference is the only one; who sees that, sees all that
+ * the others did before they let go. */
+bool kve_payload_alone(struct kve_payload *payload);
+/* How many references there are, for one who watches them go. */
+unsigned kve_payload_refs(struct kve_payload *payload);
 /* Let go of one reference. NULL is allowed. */
 void kve_payload_unref(struct kve_payload *payload);
 

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* Dead peers behind a silent network are found by the kernel. */
@@ -78,6 +79,47 @@ has_fds(void)
 }
 
 kve_status
+kve_sock_exhausted(struct kve_error *err)
+{
+    struct rlimit limit;
+
+    if (has_fds() || getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return kve_fail(err, KVE_E_LIMIT,
+            "no more sockets: all of the context are in use; raise its "
+            "max_sources");
+    return kve_fail(err, KVE_E_LIMIT,
+        "no more sockets: %llu open files are allowed and in use; raise that "
+        "(ulimit -n, LimitNOFILE=); a source needs 4, and up to 10 for a while",
+        (unsigned long long)limit.rlim_cur);
+}
+
+/* A bit for each I/O thread that may carry the socket's traffic. */
+static kve_status
+set_affinity(void *socket, uint64_t threads, struct kve_error *err)
+{
+    if (zmq_setsockopt(socket, ZMQ_AFFINITY, &threads, sizeof(threads)) == 0)
+        return KVE_OK;
+    return kve_fail(err, KVE_E_SYSTEM, "ZeroMQ refuses I/O threads: %s",
+        zmq_strerror(errno));
+}
+
+static uint64_t
+all_but_last(unsigned n_threads)
+{
+    return (UINT64_C(1) << (n_threads - 1)) - 1;
+}
+
+kve_status
+kve_sock_set_apart(kve_context *context, void *socket, struct kve_error *err)
+{
+    unsigned n = kve_context_io_threads(context);
+
+    if (n < 2 || n > 64)
+        return KVE_OK;
+    return set_affinity(socket, UINT64_C(1) << (n - 1), err);
+}
+
+kve_status
 kve_sock_create(kve_context *context, int type, uint32_t hwm, void **ret_socket,
     struct kve_error *err)
 {
@@ -102,9 +144,7 @@ kve_sock_create(kve_context *context, int type, uint32_t hwm, void **ret_socket,
     if (has_fds())
         socket = zmq_socket(kve_context_zmq(context), type);
     if (socket == NULL && errno == EMFILE)
-        return kve_fail(err, KVE_E_LIMIT,
-            "no more sockets: the limit of the context (max_sources) or of "
-            "open files (ulimit -n) is reached");
+        return kve_sock_exhausted(err);
     if (socket == NULL)
         return kve_fail(
             err, KVE_E_SYSTEM, "ZeroMQ socket: %s", zmq_strerror(errno));
@@ -112,6 +152,9 @@ kve_sock_create(kve_context *context, int type, uint32_t hwm, void **ret_socket,
          i < sizeof(options) / sizeof(options[0]) && status == KVE_OK; i++)
         status = kve_sock_set_int(
             socket, options[i].option, options[i].value, options[i].name, err);
+    if (status == KVE_OK && kve_context_keeps_apart(context))
+        status = set_affinity(
+            socket, all_but_last(kve_context_io_threads(context)), err);
     if (status != KVE_OK) {
         (void)zmq_close(socket);
         return status;
@@ -355,12 +398,8 @@ kve_sock_recv(void *socket, struct kve_msg *msg, struct kve_error *err)
         int len = recv_frame(socket, frame);
         /* The library promises a whole message once its first frame is
          * there, so only the first can be missing. */
-        if (len < 0 && errno == EAGAIN && msg->n_frames == 0) {
-            if (kve_sock_readable(socket))
-                len = recv_frame(socket, frame);
-            if (len < 0 && errno == EAGAIN)
-                return KVE_IO_AGAIN;
-        }
+        if (len < 0 && errno == EAGAIN && msg->n_frames == 0)
+            return KVE_IO_AGAIN;
         if (len < 0)
             return recv_failed(err);
         msg->frame[msg->n_frames].data = zmq_msg_data(frame);
@@ -426,6 +465,39 @@ kve_sock_send_payload(
     }
     do
         rc = zmq_msg_send(&frame, socket, ZMQ_DONTWAIT);
+    while (rc < 0 && errno == EINTR);
+    if (rc < 0) {
+        int why = errno;
+
+        (void)zmq_msg_close(&frame);
+        errno = why;
+    }
+    return rc;
+}
+
+/* As above, of a payload that is counted by its references alone. */
+static void
+slice_sent(void *data, void *hint)
+{
+    (void)data;
+    (void)kve_payload_refs(hint);
+    kve_payload_unref(hint);
+}
+
+int
+kve_sock_send_slice(void *socket, struct kve_payload *payload,
+    const uint8_t *data, size_t len, int flags)
+{
+    zmq_msg_t frame;
+    int rc;
+
+    if (zmq_msg_init_data(&frame, (void *)data, len, slice_sent,
+            kve_payload_ref(payload)) != 0) {
+        kve_payload_unref(payload);
+        return -1;
+    }
+    do
+        rc = zmq_msg_send(&frame, socket, flags | ZMQ_DONTWAIT);
     while (rc < 0 && errno == EINTR);
     if (rc < 0) {
         int why = errno;

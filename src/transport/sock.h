@@ -17,15 +17,24 @@
 
 /*
  * A socket of a ZMQ_* type: no linger, keepalive, both high-water marks set
- * to hwm (0: the library's 1,000, as no limit is no choice here).
+ * to hwm (0: the library's 1,000, as no limit is no choice here); kept away
+ * from the I/O thread that a context keeps apart.
  */
 kve_status kve_sock_create(kve_context *context, int type, uint32_t hwm,
     void **ret_socket, struct kve_error *err);
+
+/* KVE_E_LIMIT, and which limit of sockets it was. */
+kve_status kve_sock_exhausted(struct kve_error *err);
 
 /* One integer option; these cannot fail for want of anything but a bug or an
  * absurd value, so the text names option and value. */
 kve_status kve_sock_set_int(void *socket, int option, int value,
     const char *name, struct kve_error *err);
+
+/* Let only the last of the context's I/O threads carry the socket's traffic,
+ * when there are several. */
+kve_status kve_sock_set_apart(
+    kve_context *context, void *socket, struct kve_error *err);
 
 /* Longest frame that is accepted; a longer one cuts the connection. 0: 16
  * MiB.
@@ -66,6 +75,11 @@ bool kve_sock_readable(void *socket);
 int kve_sock_send_copy(void *socket, const void *data, size_t len, int flags);
 int kve_sock_send_payload(
     void *socket, struct kve_payload *payload, enum kve_out out);
+
+/* Send len bytes of a payload, from data on, as one frame: by reference, and
+ * not counted. */
+int kve_sock_send_slice(void *socket, struct kve_payload *payload,
+    const uint8_t *data, size_t len, int flags);
 
 /* The descriptor to watch for input, or -1. */
 int kve_sock_fd(void *socket);

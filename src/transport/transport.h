@@ -86,7 +86,8 @@ enum kve_link_event_type {
 };
 
 struct kve_link_event {
-    uint32_t type; /* enum kve_link_event_type */
+    uint32_t type;  /* enum kve_link_event_type */
+    uint32_t peers; /* connected after it; a bound socket can have several */
     char detail[200];
 };
 
@@ -110,6 +111,8 @@ struct kve_serve_opts {
     uint32_t hwm;         /* live out: messages a reader may lag;
                            * replay: messages queued for one reader */
     uint32_t sndbuf;
+    bool apart; /* replay: its traffic has an I/O thread of its own, where the
+                 * context has one to spare */
     size_t max_request_len; /* what readers send: a replay request, to the
                              * live socket a topic; longer cuts them off */
     struct kve_curve curve;
@@ -123,6 +126,7 @@ struct kve_replay_request {
     uint8_t peer[KVE_PEER_MAX]; /* whom to answer */
     size_t peer_len;
     size_t n_frames;       /* as the server sees them, identity included */
+    bool delimited;        /* the second frame is empty, as is the custom */
     struct kve_span start; /* third frame; valid until the next receive */
 };
 
@@ -175,6 +179,11 @@ struct kve_transport {
     /* The answer's messages as a DEALER reads them: "", ... */
     enum kve_io (*replay_ask_recv)(
         struct kve_replay_ask *ask, struct kve_msg *msg, struct kve_error *err);
+    /* The same one frame at a time, for a message of any number of frames,
+     * which is then here whole. frame holds one frame; *ret_more: another one
+     * of this message follows. */
+    enum kve_io (*replay_ask_recv_frame)(struct kve_replay_ask *ask,
+        struct kve_msg *frame, bool *ret_more, struct kve_error *err);
 
     /* ---- live out: PUB ---- */
 
@@ -217,7 +226,18 @@ struct kve_transport {
         const uint8_t *peer, size_t peer_len, bool with_topic,
         struct kve_span topic, uint64_t number, struct kve_payload *payload,
         struct kve_error *err);
+    /* One message of "" and n frames, which lie in payload one behind the
+     * other; ends[i] is where frame i ends. Each frame takes a reference of
+     * payload of its own; nothing is copied. As replay_serve_send(). */
+    enum kve_io (*replay_serve_send_frames)(struct kve_replay_serve *serve,
+        const uint8_t *peer, size_t peer_len, struct kve_payload *payload,
+        const size_t *ends, size_t n, struct kve_error *err);
 };
+
+/* What is sent in place of a start number to ask for a snapshot: the eight
+ * letters "snapshot". As a number it is beyond any that a publisher reaches,
+ * so one that knows no snapshots answers with nothing but the end. */
+#define KVE_SNAPSHOT_WORD UINT64_C(0x736e617073686f74)
 
 /*
  * The transport of an endpoint, or NULL with err filled: an unknown scheme is

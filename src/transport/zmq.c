@@ -30,6 +30,7 @@ const struct kve_transport kve_transport_zmq = {
     .replay_ask_deadline = kve_zmq_ask_deadline,
     .replay_ask_step = kve_zmq_ask_step,
     .replay_ask_recv = kve_zmq_ask_recv,
+    .replay_ask_recv_frame = kve_zmq_ask_recv_frame,
     .live_out_open = kve_zmq_out_open,
     .live_out_close = kve_zmq_out_close,
     .live_out_endpoint = kve_zmq_out_endpoint,
@@ -42,6 +43,7 @@ const struct kve_transport kve_transport_zmq = {
     .replay_serve_fds = kve_zmq_serve_fds,
     .replay_serve_recv = kve_zmq_serve_recv,
     .replay_serve_send = kve_zmq_serve_send,
+    .replay_serve_send_frames = kve_zmq_serve_send_frames,
 };
 
 static const struct kve_transport *const transports[] = {

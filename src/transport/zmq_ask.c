@@ -1,5 +1,6 @@
 /*
- * zmq_ask.c - one replay request: a DEALER socket, made for one question.
+ * zmq_ask.c - one request, for a replay or a snapshot: a DEALER socket, made
+ * for one question.
  *
  * The request is queued as soon as the socket has somewhere to send it, and
  * again when it is connected to another address of a name: a move throws away
@@ -135,4 +136,55 @@ kve_zmq_ask_recv(
     if (send_request(ask, err) != KVE_OK)
         return KVE_IO_ERROR;
     return kve_sock_recv(ask->socket, msg, err);
+}
+
+static void
+release_frame(struct kve_msg *frame)
+{
+    (void)zmq_msg_close((zmq_msg_t *)(void *)frame->priv[0]);
+}
+
+/* One frame, or -1 with errno. */
+static int
+recv_frame(void *socket, struct kve_msg *frame)
+{
+    zmq_msg_t *msg = (zmq_msg_t *)(void *)frame->priv[0];
+    int len;
+
+    do
+        len = zmq_msg_recv(msg, socket, ZMQ_DONTWAIT);
+    while (len < 0 && errno == EINTR);
+    return len;
+}
+
+enum kve_io
+kve_zmq_ask_recv_frame(struct kve_replay_ask *ask, struct kve_msg *frame,
+    bool *ret_more, struct kve_error *err)
+{
+    zmq_msg_t *msg = (zmq_msg_t *)(void *)frame->priv[0];
+    int len;
+
+    kve_msg_release(frame);
+    (void)zmq_msg_init(msg);
+    frame->release = release_frame;
+    len = recv_frame(ask->socket, frame);
+    /* Never in the middle of a message, which is here whole or not at all. */
+    if (len < 0 && errno == EAGAIN && kve_dial_drained(&ask->dial)) {
+        if (send_request(ask, err) != KVE_OK)
+            return KVE_IO_ERROR;
+        len = recv_frame(ask->socket, frame);
+    }
+    if (len < 0 && errno == EAGAIN)
+        return KVE_IO_AGAIN;
+    if (len < 0) {
+        (void)kve_fail(err, KVE_E_SYSTEM, "answer of %s: %s", ask->dial.text,
+            zmq_strerror(errno));
+        return KVE_IO_ERROR;
+    }
+    frame->frame[0].data = zmq_msg_data(msg);
+    frame->frame[0].len = (size_t)len;
+    frame->n_frames = 1;
+    frame->bytes = (size_t)len;
+    *ret_more = zmq_msg_more(msg) != 0;
+    return KVE_IO_OK;
 }

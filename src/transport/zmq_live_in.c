@@ -1,9 +1,15 @@
 /*
  * zmq_live_in.c - a subscription: a SUB socket, connected or bound.
  *
- * ZMTP heartbeats are on here and nowhere else: a reader that is slow for
- * longer than the time-out is cut by them, at either end, which a live stream
- * can bear (the gap is seen and repaired) and a replay cannot.
+ * No ZMTP heartbeats, here or elsewhere. A reader that takes nothing for a
+ * while has its connection stopped by the library once the pipe is full; then
+ * a heartbeat's time-out cuts it for its own slowness, since the answer stands
+ * in line behind messages, and worse, the library (4.3.4, 4.3.5) ends the whole
+ * process: when the next connection is woken for room that the one before it
+ * had waited for, and when it is to send a PING by a stopped connection whose
+ * publisher has died. Dead peers are found by the kernel, in the same 30
+ * seconds and whatever the reader does: keepalive asks where nothing is sent,
+ * and what is sent must be acknowledged.
  */
 #include "transport/bind.h"
 #include "transport/context.h"
@@ -19,8 +25,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define HEARTBEAT_MS 5000
-#define HEARTBEAT_TIMEOUT_MS 30000
+#define DEAD_MS 30000 /* for what was sent to be acknowledged */
 
 struct kve_live_in {
     kve_context *context; /* a reference */
@@ -42,13 +47,7 @@ set_options(struct kve_live_in *in, const struct kve_dial_opts *opts,
 
     if (status == KVE_OK)
         status = kve_sock_set_int(
-            in->socket, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS, "heartbeat", err);
-    if (status == KVE_OK)
-        status = kve_sock_set_int(in->socket, ZMQ_HEARTBEAT_TIMEOUT,
-            HEARTBEAT_TIMEOUT_MS, "heartbeat time-out", err);
-    if (status == KVE_OK)
-        status = kve_sock_set_int(in->socket, ZMQ_HEARTBEAT_TTL,
-            HEARTBEAT_TIMEOUT_MS, "heartbeat ttl", err);
+            in->socket, ZMQ_TCP_MAXRT, DEAD_MS, "retransmission time", err);
     if (status == KVE_OK)
         status = kve_sock_set_curve(in->socket, &opts->curve, false, err);
     if (status == KVE_OK &&

@@ -32,6 +32,8 @@ kve_status kve_zmq_ask_step(struct kve_replay_ask *ask, int64_t now_ns,
     bool *ret_fds_changed, struct kve_error *err);
 enum kve_io kve_zmq_ask_recv(
     struct kve_replay_ask *ask, struct kve_msg *msg, struct kve_error *err);
+enum kve_io kve_zmq_ask_recv_frame(struct kve_replay_ask *ask,
+    struct kve_msg *frame, bool *ret_more, struct kve_error *err);
 
 kve_status kve_zmq_out_open(kve_context *context,
     const struct kve_serve_opts *opts, struct kve_live_out **ret_out,
@@ -56,5 +58,8 @@ enum kve_io kve_zmq_serve_send(struct kve_replay_serve *serve,
     const uint8_t *peer, size_t peer_len, bool with_topic,
     struct kve_span topic, uint64_t number, struct kve_payload *payload,
     struct kve_error *err);
+enum kve_io kve_zmq_serve_send_frames(struct kve_replay_serve *serve,
+    const uint8_t *peer, size_t peer_len, struct kve_payload *payload,
+    const size_t *ends, size_t n, struct kve_error *err);
 
 #endif

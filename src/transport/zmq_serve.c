@@ -56,6 +56,8 @@ set_options(struct kve_replay_serve *serve, const struct kve_serve_opts *opts,
             kve_sock_set_max(serve->socket, opts->max_request_len, curve, err);
     if (status == KVE_OK)
         status = kve_sock_set_curve(serve->socket, &opts->curve, true, err);
+    if (status == KVE_OK && opts->apart)
+        status = kve_sock_set_apart(serve->context, serve->socket, err);
     return status;
 }
 
@@ -89,8 +91,8 @@ kve_zmq_serve_open(kve_context *context, const struct kve_serve_opts *opts,
         status = kve_bind_socket(serve->context, serve->socket, opts->endpoint,
             &endpoint, &serve->bound, err);
     if (status == KVE_OK) {
-        kve_context_log(serve->context, KVE_LOG_INFO, "replay: bound %s",
-            serve->bound.endpoint);
+        kve_context_log(serve->context, KVE_LOG_INFO, "%s: bound %s",
+            opts->apart ? "snapshots" : "replay", serve->bound.endpoint);
         *ret_serve = serve;
         serve = NULL;
     }
@@ -149,6 +151,7 @@ kve_zmq_serve_recv(struct kve_replay_serve *serve,
         msg->frame[0].len < KVE_PEER_MAX ? msg->frame[0].len : KVE_PEER_MAX;
     memcpy(ret_request->peer, msg->frame[0].data, ret_request->peer_len);
     ret_request->n_frames = msg->n_frames;
+    ret_request->delimited = msg->n_frames >= 2 && msg->frame[1].len == 0;
     ret_request->start = (struct kve_span){ NULL, 0 };
     if (msg->n_frames >= 3)
         ret_request->start = msg->frame[2];
@@ -175,6 +178,15 @@ send_failed(struct kve_error *err)
     return KVE_IO_ERROR;
 }
 
+/* What the send that begins a message says of its reader. */
+static enum kve_io
+refused(struct kve_error *err)
+{
+    return errno == EAGAIN      ? KVE_IO_AGAIN
+        : errno == EHOSTUNREACH ? KVE_IO_GONE
+                                : send_failed(err);
+}
+
 enum kve_io
 kve_zmq_serve_send(struct kve_replay_serve *serve, const uint8_t *peer,
     size_t peer_len, bool with_topic, struct kve_span topic, uint64_t number,
@@ -186,9 +198,7 @@ kve_zmq_serve_send(struct kve_replay_serve *serve, const uint8_t *peer,
     int rc = kve_sock_send_copy(socket, peer, peer_len, ZMQ_SNDMORE);
 
     if (rc < 0) {
-        io = errno == EAGAIN        ? KVE_IO_AGAIN
-            : errno == EHOSTUNREACH ? KVE_IO_GONE
-                                    : send_failed(err);
+        io = refused(err);
         goto out;
     }
 
@@ -202,6 +212,34 @@ kve_zmq_serve_send(struct kve_replay_serve *serve, const uint8_t *peer,
         rc = payload != NULL
             ? kve_sock_send_payload(socket, payload, KVE_OUT_REPLAY)
             : kve_sock_send_copy(socket, "", 0, 0);
+    if (rc < 0)
+        io = send_failed(err);
+
+out:
+    raise_if_readable(serve);
+    return io;
+}
+
+enum kve_io
+kve_zmq_serve_send_frames(struct kve_replay_serve *serve, const uint8_t *peer,
+    size_t peer_len, struct kve_payload *payload, const size_t *ends, size_t n,
+    struct kve_error *err)
+{
+    void *socket = serve->socket;
+    enum kve_io io = KVE_IO_OK;
+    size_t begin = 0;
+    int rc = kve_sock_send_copy(socket, peer, peer_len, ZMQ_SNDMORE);
+
+    if (rc < 0) {
+        io = refused(err);
+        goto out;
+    }
+    rc = kve_sock_send_copy(socket, "", 0, n > 0 ? ZMQ_SNDMORE : 0);
+    for (size_t i = 0; i < n && rc >= 0; i++) {
+        rc = kve_sock_send_slice(socket, payload, payload->data + begin,
+            ends[i] - begin, i + 1 < n ? ZMQ_SNDMORE : 0);
+        begin = ends[i];
+    }
     if (rc < 0)
         io = send_failed(err);
 
