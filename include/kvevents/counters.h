@@ -41,7 +41,28 @@
         "replay answers given up on: the reader left")                      \
     X(PUB_REPLAY_BATCHES, 13, "replay_batches", "batches sent in replays")  \
     X(PUB_REPLAY_EVICTED, 14, "replay_evicted",                             \
-        "batches that left the replay buffer")
+        "batches that left the replay buffer")                              \
+    X(PUB_HEARTBEATS, 15, "heartbeats", "empty batches sent while idle")    \
+    X(PUB_SNAPSHOT_REQUESTS, 16, "snapshot_requests",                       \
+        "snapshots handed to a socket")                                     \
+    X(PUB_SNAPSHOT_BYTES, 17, "snapshot_bytes", "bytes of them")            \
+    X(PUB_SNAPSHOT_BAD, 18, "snapshot_requests_bad",                        \
+        "requests of a wrong shape at the snapshot endpoint, not answered") \
+    X(PUB_SNAPSHOT_REFUSED, 19, "snapshot_requests_refused",                \
+        "snapshot requests over the limit of waiting ones, not answered")   \
+    X(PUB_SNAPSHOT_UNAVAILABLE, 20, "snapshot_requests_unavailable",        \
+        "snapshot requests answered with: none is to be had")               \
+    X(PUB_SNAPSHOT_EXPIRED, 21, "snapshot_requests_expired",                \
+        "snapshots given up on: the reader took nothing for too long")      \
+    X(PUB_SNAPSHOT_GONE, 22, "snapshot_requests_gone",                      \
+        "snapshots given up on: the reader left")                           \
+    X(PUB_RECORDED, 23, "batches_recorded",                                 \
+        "batches folded into what a snapshot says")                         \
+    X(PUB_RECORDER_LOST, 24, "batches_unrecorded",                          \
+        "batches the recorder missed or could not read; no snapshot is "    \
+        "to be had until everything was cleared")                           \
+    X(PUB_RECORDER_BELOW, 25, "removals_unmatched",                         \
+        "removals of blocks that were not there")
 
 /* Counters of one source of a subscriber. */
 #define KVE_SUB_COUNTER_MAP(X)                                                 \
@@ -89,7 +110,29 @@
     X(SUB_OVERSIZE, 131, "oversize",                                           \
         "connections cut: message over max_body_len")                          \
     X(SUB_CLEARS, 132, "source_clears",                                        \
-        "times the reader was told to forget everything of the source")
+        "times the reader was told to forget everything of the source")        \
+    X(SUB_RESTARTS_NUMBER, 133, "restarts_number",                             \
+        "restarts seen by a number that fell")                                 \
+    X(SUB_RESTARTS_DIGEST, 134, "restarts_digest",                             \
+        "restarts seen by another batch under a known number")                 \
+    X(SUB_RESTARTS_ID, 135, "restarts_id", "restarts seen by another id")      \
+    X(SUB_RESTARTS_ANSWER, 136, "restarts_answer",                             \
+        "restarts seen by what a replay no longer has")                        \
+    X(SUB_SNAPSHOTS, 137, "snapshots", "snapshots asked for")                  \
+    X(SUB_SNAPSHOTS_TAKEN, 138, "snapshots_taken", "snapshots swapped in")     \
+    X(SUB_SNAPSHOTS_FAILED, 139, "snapshots_failed",                           \
+        "snapshots that did not come, or did not fit")                         \
+    X(SUB_SNAPSHOT_BATCHES, 140, "snapshot_batches", "batches of snapshots")   \
+    X(SUB_SNAPSHOT_BYTES, 141, "snapshot_bytes_received", "bytes of them")     \
+    X(SUB_HEARTBEATS, 142, "heartbeats_received", "empty batches with an id")  \
+    X(SUB_STALES, 143, "stales", "times the heartbeats stopped")               \
+    X(SUB_REBUILDS, 144, "rebuilds", "twins begun")                            \
+    X(SUB_WAITS, 145, "requests_delayed",                                      \
+        "requests that waited for others: max_replays")                        \
+    X(SUB_STREAMS, 146, "streams", "streams begun")                            \
+    X(SUB_STREAMS_GONE, 147, "streams_gone", "streams silent for too long")    \
+    X(SUB_STREAMS_REFUSED, 148, "streams_refused",                             \
+        "messages of streams beyond max_streams, dropped")
 
 enum kve_counter {
 #define X(name, number, text, help) KVE_COUNTER_##name = number,

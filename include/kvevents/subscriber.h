@@ -23,10 +23,13 @@
  * Threads: one at a time, except kve_sub_wake(), kve_sub_stop() and
  * kve_sub_counter(), which any thread may call; wake and stop also from a
  * signal handler. With threads 0 every callback runs inside kve_sub_poll().
+ * With library threads kve_sub_add(), kve_sub_remove() and kve_sub_source()
+ * may be called from any thread, too.
  *
  * Caveat: the worst case of memory is recv_hwm x max_body_len per source,
- * held by ZeroMQ; and a hostile publisher can send one message of endless
- * frames, which ZeroMQ keeps whole. CURVE is the defence against strangers.
+ * held by ZeroMQ, and hold_bytes per source and stream; and a hostile
+ * publisher can send one message of endless frames, which ZeroMQ keeps whole.
+ * CURVE is the defence against strangers.
  */
 #ifndef KVEVENTS_SUBSCRIBER_H
 #define KVEVENTS_SUBSCRIBER_H
@@ -51,7 +54,7 @@ typedef uint32_t kve_source_id;
     X(RECOVERING, 1, "recovering", "a replay is running or about to")        \
     X(LIVE, 2, "live", "complete up to its last number")                     \
     X(DEGRADED, 3, "degraded", "something is missing, or cannot be checked") \
-    X(GONE, 4, "gone", "left its set of sources (not used yet)")
+    X(GONE, 4, "gone", "a stream that left, or was silent for too long")
 
 enum kve_state {
 #define X(name, number, text, help) KVE_STATE_##name = number,
@@ -77,7 +80,11 @@ enum kve_state {
     X(LATE_START, 12, "late_start",                                          \
         "the publisher's first batches are no longer to be had")             \
     X(CLEARED, 13, "cleared", "the publisher's cache was emptied since")     \
-    X(REMOVED, 14, "removed", "removed by the caller")
+    X(REMOVED, 14, "removed", "removed by the caller")                       \
+    X(SNAPSHOT, 15, "snapshot", "rebuilt from a snapshot")                   \
+    X(SNAPSHOT_FAILED, 16, "snapshot_failed", "no snapshot was to be had")   \
+    X(NEW_ID, 17, "new_id", "the publisher's id changed: it started anew")   \
+    X(SILENT, 18, "silent", "nothing was heard of it for too long")
 
 enum kve_reason {
 #define X(name, number, text, help) KVE_REASON_##name = number,
@@ -85,12 +92,29 @@ enum kve_reason {
 #undef X
 };
 
+/*
+ * Several publishers behind one socket. Each of them numbers its own batches,
+ * so each needs its own order: a stream. Streams are told apart by topic and
+ * rank; each is a source of its own, with an id, a state and counters, made
+ * when its first batch comes (KVE_NOTICE_STREAM). The source that was added
+ * keeps the connection and no order: its state stays cold. Streams ask at its
+ * replay and snapshot endpoints moved by their own rank; batches of another
+ * rank or topic in an answer are passed over. Topics above 1,024 bytes are
+ * refused as streams beyond max_streams are.
+ */
+enum kve_streams {
+    KVE_STREAMS_DEFAULT = 0, /* bound: by topic and rank; connected: one */
+    KVE_STREAMS_ONE = 1,     /* all that comes is one publisher's */
+    KVE_STREAMS_SPLIT = 2    /* by topic and rank */
+};
+
 /* What to do when batches are gone for good. */
 enum kve_on_loss {
     KVE_ON_LOSS_DEFAULT = 0, /* keep without a replay endpoint, else rebuild */
     KVE_ON_LOSS_KEEP = 1,    /* go on with what there is; degraded */
-    /* Tell the reader to forget the source (KVE_NOTICE_CLEAR) and deliver
-     * what replay still has; degraded all the same. */
+    /* Have the reader build a twin (KVE_NOTICE_BEGIN) of what replay still
+     * has and swap it in; degraded all the same. Without a replay endpoint:
+     * tell it to forget the source (KVE_NOTICE_CLEAR). */
     KVE_ON_LOSS_REBUILD = 2
 };
 
@@ -124,12 +148,26 @@ struct kve_source_opts {
     uint32_t resolve_timeout_ms; /* of a name look-up; default 5,000 */
     struct kve_curve curve;
     void *user; /* handed back in callbacks */
+    /* Where snapshots are asked for; default: none. The replay endpoint may
+     * be named here again: then they are asked for there, which does no harm
+     * to a publisher that has none. */
+    const char *snapshot_endpoint;
+    size_t snapshot_max_bytes;     /* a larger one is refused; 256 MiB */
+    uint32_t snapshot_timeout_ms;  /* without an answer; default 5,000 */
+    uint32_t heartbeat_timeout_ms; /* silence that makes a source stale whose
+                                    * publisher sends heartbeats; 5,000;
+                                    * KVE_NONE: never */
+    uint32_t streams;              /* enum kve_streams */
+    uint32_t max_streams;          /* of this endpoint; default 256 */
+    uint32_t stream_idle_ms;       /* a stream silent for so long is gone;
+                                    * default 600,000; KVE_NONE: never */
 };
 
-#define KVE_SOURCE_OPTS_INIT                                                 \
-    {                                                                        \
-        sizeof(struct kve_source_opts), NULL, NULL, NULL, 0, 0, 0, 0, 0,     \
-            { 0, false }, 0, 0, 0, 0, 0, 0, 0, 0, { NULL, NULL, NULL }, NULL \
+#define KVE_SOURCE_OPTS_INIT                                                  \
+    {                                                                         \
+        sizeof(struct kve_source_opts), NULL, NULL, NULL, 0, 0, 0, 0, 0,      \
+            { 0, false }, 0, 0, 0, 0, 0, 0, 0, 0, { NULL, NULL, NULL }, NULL, \
+            NULL, 0, 0, 0, 0, 0, 0                                            \
     }
 
 /* The same as KVE_SOURCE_OPTS_INIT for languages without macros. */
@@ -151,6 +189,9 @@ struct kve_delivery {
     kve_batch *batch;
     kve_status status;
     const struct kve_error *error;
+    uint32_t hidden;   /* 1: belongs to the twin, see KVE_NOTICE_BEGIN */
+    uint32_t snapshot; /* 1: a part of a snapshot; number is the last batch
+                        * that the whole of it includes, ts is the moment */
 };
 
 /*
@@ -175,7 +216,18 @@ struct kve_delivery {
         "a replay from first did not end: detail")                             \
     X(RESOLVE_FAILED, 13, "resolve_failed", "a name was not resolved: detail") \
     X(HOLD_FULL, 14, "hold_full",                                              \
-        "the hold buffer is full; live messages are dropped and replayed")
+        "the hold buffer is full; live messages are dropped and replayed")     \
+    X(BEGIN, 15, "begin",                                                      \
+        "begin an empty twin of the source; hidden batches belong to it")      \
+    X(SWAP, 16, "swap", "the twin replaces what was known of the source")      \
+    X(ABORT, 17, "abort", "drop the twin; what was known before still counts") \
+    X(SNAPSHOT, 18, "snapshot", "a snapshot was asked for")                    \
+    X(SNAPSHOT_FAILED, 19, "snapshot_failed", "no snapshot: detail")           \
+    X(STALE, 20, "stale", "no heartbeat for heartbeat_timeout_ms")             \
+    X(FRESH, 21, "fresh", "heard again after it was stale")                    \
+    X(STREAM, 22, "stream", "a new stream; its parent's id is in first")       \
+    X(STREAMS_FULL, 23, "streams_full",                                        \
+        "batches of further streams are dropped: max_streams: detail")
 
 enum kve_notice_type {
 #define X(name, number, text, help) KVE_NOTICE_##name = number,
@@ -199,10 +251,21 @@ struct kve_notice {
 };
 
 /*
- * Callbacks run inside kve_sub_poll(), on its thread. They may call
- * kve_sub_add(), kve_sub_remove() (also of the source they are about),
- * kve_sub_wake(), kve_sub_stop() and the functions that only read; they must
- * not call kve_sub_poll() or kve_sub_destroy() on the same subscriber.
+ * Callbacks run inside kve_sub_poll(), on its thread; with library threads on
+ * the thread of their source, those of one source never two at a time. They
+ * may call kve_sub_add(), kve_sub_remove() (also of the source they are
+ * about), kve_sub_wake(), kve_sub_stop() and the functions that only read;
+ * they must not call kve_sub_poll() or kve_sub_destroy() on the same
+ * subscriber.
+ *
+ * The twin. After a loss, and from a snapshot, a source is built anew while
+ * readers still see what was known. KVE_NOTICE_BEGIN says so; batches with
+ * hidden set belong to the twin; KVE_NOTICE_SWAP puts it in the place of what
+ * was known, KVE_NOTICE_ABORT drops it. There is at most one twin a source, a
+ * BEGIN where there is one already starts it over, and a KVE_NOTICE_CLEAR
+ * drops it too. The batches of a snapshot are valid only where each store and
+ * each removal counts by one for its block, medium, locality, ownership and
+ * group; an AllBlocksCleared of a publisher with an id empties the GPU only.
  */
 struct kve_sub_callbacks {
     size_t struct_size;
@@ -222,19 +285,19 @@ struct kve_sub_callbacks {
 /* Zero means the default. */
 struct kve_sub_opts {
     size_t struct_size;
-    /* 0: everything runs inside kve_sub_poll(). Library threads are not
-     * supported yet: KVE_E_UNSUPPORTED. */
+    /* 0: everything runs inside kve_sub_poll(). n, at most 256: the library
+     * runs n threads, a source stays with one of them, and kve_sub_poll() and
+     * kve_sub_fd() are not used. */
     uint32_t threads;
-    uint32_t max_sources;        /* default 256 */
+    uint32_t max_sources;        /* default 256; streams count as well */
     struct kve_batch_opts batch; /* limits of decoding; zeros: defaults */
+    uint32_t max_replays; /* requests at a time over all sources; default 4.
+                           * One that is silent for a second counts no more */
 };
 
-#define KVE_SUB_OPTS_INIT                  \
-    {                                      \
-        sizeof(struct kve_sub_opts), 0, 0, \
-        {                                  \
-            0, 0, 0, 0, 0                  \
-        }                                  \
+#define KVE_SUB_OPTS_INIT                                       \
+    {                                                           \
+        sizeof(struct kve_sub_opts), 0, 0, { 0, 0, 0, 0, 0 }, 0 \
     }
 
 /* The same as KVE_SUB_OPTS_INIT for languages without macros. */
@@ -268,8 +331,12 @@ KVE_API kve_status kve_sub_add(kve_subscriber *sub,
     struct kve_error *err);
 
 /*
- * Follow a source no more. When this returns nothing of it is delivered any
- * more.
+ * Follow a source no more; its streams leave with it. When this returns
+ * nothing of it is delivered any more. With library threads it waits for a
+ * callback of this source that runs already; called from a callback of a
+ * source of another thread it does not wait, and that one callback may still
+ * end later. The thread of the source closes its sockets soon after: a bound
+ * endpoint may be in use for a moment.
  *
  * Returns KVE_OK or KVE_E_NOT_FOUND.
  */
@@ -284,22 +351,22 @@ KVE_API kve_status kve_sub_remove(kve_subscriber *sub, kve_source_id source);
  * not NULL, is how many batches were delivered, also when the call fails.
  *
  * Returns KVE_OK; KVE_E_CLOSED after kve_sub_stop(); KVE_E_NOMEM (nothing
- * was lost: call again); KVE_E_INVAL from a callback; KVE_E_SYSTEM;
- * KVE_E_FORKED.
+ * was lost: call again); KVE_E_INVAL from a callback, or where the library's
+ * threads do the work; KVE_E_SYSTEM; KVE_E_FORKED.
  */
 KVE_API kve_status kve_sub_poll(kve_subscriber *sub, int timeout_ms,
     size_t max_batches, size_t *ret_delivered, struct kve_error *err);
 
 /* A descriptor that is readable while there is work; for poll and epoll
- * only, level-triggered. Owned by the subscriber. */
+ * only, level-triggered. Owned by the subscriber. -1 with library threads. */
 KVE_API int kve_sub_fd(const kve_subscriber *sub);
 
 /* Make a kve_sub_poll() that waits, or the next one, return. Any thread,
  * signal handlers too. */
 KVE_API void kve_sub_wake(kve_subscriber *sub);
 
-/* Make every kve_sub_poll() from now on return KVE_E_CLOSED. Any thread,
- * signal handlers too. */
+/* Make every kve_sub_poll() from now on return KVE_E_CLOSED, and library
+ * threads end their work. Any thread, signal handlers too. */
 KVE_API void kve_sub_stop(kve_subscriber *sub);
 
 /* How a source is. */
@@ -309,21 +376,32 @@ struct kve_source_info {
     uint32_t reason;    /* enum kve_reason */
     bool connected;
     bool tail_confirmed;    /* false: nothing says that the end is complete */
-    bool stale;             /* it was connected and is not any more */
+    bool stale;             /* it was connected and is not any more, or its
+                             * heartbeats stopped */
     bool unknown_events;    /* it sent types this library does not know */
     bool started;           /* a batch was delivered: last_number is one */
     uint64_t last_number;   /* of the batch delivered last */
     uint64_t missing_first; /* what is missing, when degraded by loss */
     uint64_t missing_last;
-    int64_t state_since_ns;      /* CLOCK_MONOTONIC */
-    int64_t confirmed_at_ns;     /* CLOCK_MONOTONIC; 0: never */
-    int64_t stale_since_ns;      /* CLOCK_MONOTONIC; with stale */
-    const char *endpoint;        /* borrowed until the source is removed */
-    const char *replay_endpoint; /* "" when there is none */
+    int64_t state_since_ns;        /* CLOCK_MONOTONIC */
+    int64_t confirmed_at_ns;       /* CLOCK_MONOTONIC; 0: never */
+    int64_t stale_since_ns;        /* CLOCK_MONOTONIC; with stale */
+    const char *endpoint;          /* borrowed until the source is removed */
+    const char *replay_endpoint;   /* "" when there is none */
+    const char *snapshot_endpoint; /* "" when there is none */
+    kve_source_id parent; /* of a stream: the source it came by; else 0 */
+    struct kve_str topic; /* of a stream; else the subscription's */
+    struct kve_int rank;  /* of a stream, or as added */
+    bool heartbeats;      /* its publisher sends them */
+    bool building;        /* there is a twin */
+    bool has_publisher_id;
+    uint8_t publisher_id[16];
 };
 
 /*
- * Read how a source is. info->struct_size must be set.
+ * Read how a source is. info->struct_size must be set. A stream can leave by
+ * itself: with library threads its strings are safe to read only in one of its
+ * callbacks.
  *
  * Returns KVE_OK, KVE_E_INVAL or KVE_E_NOT_FOUND.
  */

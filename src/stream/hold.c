@@ -31,8 +31,8 @@ copy_span(struct kve_span *span, uint8_t *at)
 }
 
 bool
-kve_hold_push(
-    struct kve_hold *hold, const struct kve_machine_msg *msg, uint32_t ask)
+kve_hold_push(struct kve_hold *hold, const struct kve_machine_msg *msg,
+    uint32_t ask, uint32_t link)
 {
     size_t data = msg->topic.len + msg->payload.len +
         (msg->publisher_id != NULL ? ID_LEN : 0);
@@ -50,6 +50,7 @@ kve_hold_push(
     held->next = NULL;
     held->bytes = bytes;
     held->ask = ask;
+    held->link = link;
     held->msg = *msg;
     uint8_t *at = copy_span(&held->msg.topic, held->data);
     at = copy_span(&held->msg.payload, at);

@@ -18,6 +18,7 @@ struct kve_held {
     struct kve_held *next;
     size_t bytes;
     uint32_t ask;               /* the last request before it came */
+    uint32_t link;              /* the connection by which it came */
     struct kve_machine_msg msg; /* points into data */
     uint8_t data[];
 };
@@ -34,8 +35,8 @@ struct kve_hold {
 void kve_hold_init(struct kve_hold *hold, size_t max_bytes, size_t max_items);
 
 /* Append a copy, or false: full, or out of memory. */
-bool kve_hold_push(
-    struct kve_hold *hold, const struct kve_machine_msg *msg, uint32_t ask);
+bool kve_hold_push(struct kve_hold *hold, const struct kve_machine_msg *msg,
+    uint32_t ask, uint32_t link);
 
 /* Take the oldest out; the caller frees it with kve_mem_free(). NULL: empty. */
 struct kve_held *kve_hold_pop(struct kve_hold *hold);

@@ -1,133 +1,20 @@
 /*
- * deliver.c - what a source's callbacks see: batches and notices.
+ * deliver.c - hand a batch over, and see what it means for its source.
  */
 #include "subscribe/source.h"
 
 #include "base/status.h"
+#include "subscribe/loop.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-/* A range for people: one number, or first..last. */
-static void
-range_text(char *text, size_t cap, uint64_t first, uint64_t last)
-{
-    if (first == last)
-        (void)snprintf(text, cap, "%" PRIu64, first);
-    else
-        (void)snprintf(text, cap, "%" PRIu64 "..%" PRIu64, first, last);
-}
-
-static void
-notice_text(const struct kve_source *s, enum kve_notice_type type,
-    const struct kve_notice_args *a, uint32_t state, char *text, size_t cap)
-{
-    char range[48];
-
-    range_text(range, sizeof(range), a->first, a->last);
-    switch (type) {
-    case KVE_NOTICE_STATE:
-        (void)snprintf(text, cap, "%s -> %s: %s%s%s",
-            kve_state_str(a->old_state), kve_state_str(state),
-            kve_reason_str(a->reason), state == KVE_STATE_LIVE ? "" : " ",
-            state == KVE_STATE_LIVE ? "" : range);
-        break;
-    case KVE_NOTICE_CONNECTED:
-        (void)snprintf(text, cap, "connected to %s", s->endpoint);
-        break;
-    case KVE_NOTICE_DISCONNECTED:
-        (void)snprintf(text, cap, "connection to %s lost", s->endpoint);
-        break;
-    case KVE_NOTICE_GAP:
-        (void)snprintf(text, cap, "batches %s are missing", range);
-        break;
-    case KVE_NOTICE_REPLAY:
-        (void)snprintf(text, cap, "asking %s for batches from %" PRIu64,
-            s->replay_endpoint, a->first);
-        break;
-    case KVE_NOTICE_REPAIRED:
-        (void)snprintf(text, cap, "batches %s came by replay", range);
-        break;
-    case KVE_NOTICE_LOST:
-        (void)snprintf(text, cap, "batches %s are lost: %s", range,
-            kve_reason_str(a->reason));
-        break;
-    case KVE_NOTICE_CLEAR:
-        (void)snprintf(text, cap, "forget everything of this source: %s",
-            kve_reason_str(a->reason));
-        break;
-    case KVE_NOTICE_REPLAY_FAILED:
-        (void)snprintf(text, cap,
-            "no complete answer from %s to a replay from %" PRIu64,
-            s->replay_endpoint, a->first);
-        break;
-    case KVE_NOTICE_HOLD_FULL:
-        (void)snprintf(text, cap,
-            "hold buffer full: live batches from %" PRIu64
-            " on are dropped and will be replayed",
-            a->first);
-        break;
-    case KVE_NOTICE_UNREADABLE:
-    case KVE_NOTICE_UNKNOWN_EVENT:
-    case KVE_NOTICE_BAD_FRAMES:
-    case KVE_NOTICE_RESOLVE_FAILED:
-        (void)snprintf(text, cap, "%s", kve_notice_str(type));
-        break;
-    }
-}
-
-void
-kve_source_notify(struct kve_source *s, enum kve_notice_type type,
-    const struct kve_notice_args *args)
-{
-    struct kve_notice notice;
-    struct kve_source_info info;
-    char text[320];
-
-    if (s->env->callbacks.on_notice == NULL || s->removed)
-        return;
-    memset(&info, 0, sizeof(info));
-    kve_machine_info(s->machine, &info);
-    memset(&notice, 0, sizeof(notice));
-    notice.struct_size = sizeof(notice);
-    notice.type = type;
-    notice.source = s->id;
-    notice.user = s->opts.user;
-    notice.first = args->first;
-    notice.last = args->last;
-    /* The machine may be a state further by now than the notice is about. */
-    notice.old_state = type == KVE_NOTICE_STATE ? args->old_state : info.state;
-    notice.state = type == KVE_NOTICE_STATE ? args->state : info.state;
-    notice.reason = args->reason;
-    notice.fault = args->fault;
-    notice.offset = args->offset;
-    notice.detail = args->detail;
-    if (notice.detail == NULL) {
-        notice_text(s, type, args, notice.state, text, sizeof(text));
-        notice.detail = text;
-    }
-    s->env->callbacks.on_notice(s->env->callbacks.ctx, &notice);
-}
 
 /* Whether losing this event can make a reader's picture wrong. */
 static bool
 fault_matters(const struct kve_fault *fault)
 {
     return fault->reason != KVE_FAULT_UNKNOWN_TAG;
-}
-
-/* A string of the network's in a line for people: printable, bounded. */
-static void
-printable(char *text, size_t cap, struct kve_str from)
-{
-    size_t n = from.len < cap - 1 ? from.len : cap - 1;
-
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)from.data[i];
-        text[i] = c >= 0x20 && c < 0x7f ? (char)c : '?';
-    }
-    text[n] = '\0';
 }
 
 static void
@@ -139,7 +26,7 @@ notify_fault(
     char tag[64];
     char text[320];
 
-    printable(tag, sizeof(tag), fault->tag);
+    kve_printable(tag, sizeof(tag), fault->tag);
     (void)snprintf(text, sizeof(text),
         "batch %" PRIu64 ", event %zu%s%s%s, byte %zu: %s%s%s", number,
         fault->index, tag[0] != '\0' ? " (" : "", tag,
@@ -159,19 +46,19 @@ notify_fault(
 static int64_t
 report_faults(struct kve_source *s, uint64_t number)
 {
-    const struct kve_batch_info *info = kve_batch_get_info(s->env->batch);
+    const struct kve_batch_info *info = kve_batch_get_info(s->loop->batch);
     const struct kve_fault *fault;
     int64_t last = -1;
     size_t unknown = 0;
 
-    for (size_t i = 0; (fault = kve_batch_fault(s->env->batch, i)) != NULL;
+    for (size_t i = 0; (fault = kve_batch_fault(s->loop->batch, i)) != NULL;
          i++) {
         if (fault_matters(fault))
             last = (int64_t)fault->index;
         else
             unknown++;
         notify_fault(s, number, fault);
-        if (s->removed)
+        if (kve_source_gone(s))
             return last;
     }
     if (unknown > 0)
@@ -191,14 +78,14 @@ look_through(struct kve_source *s, const struct kve_batch_info *info)
     int64_t last = -1;
     size_t noted = 0;
 
-    kve_batch_rewind(s->env->batch);
-    while ((event = kve_batch_next(s->env->batch)) != NULL) {
+    kve_batch_rewind(s->loop->batch);
+    while ((event = kve_batch_next(s->loop->batch)) != NULL) {
         if (event->notes != 0)
             noted++;
         if (event->type == KVE_EVENT_CLEARED && event->ownership.len == 0)
             last = (int64_t)event->index;
     }
-    kve_batch_rewind(s->env->batch);
+    kve_batch_rewind(s->loop->batch);
     if (info->notes != 0)
         kve_sub_count(&s->counters, KVE_COUNTER_SUB_NOTED_EVENTS, noted);
     return last;
@@ -209,7 +96,7 @@ static void
 tell_machine(
     struct kve_source *s, int64_t now_ns, kve_status status, int64_t fault_at)
 {
-    const struct kve_batch_info *info = kve_batch_get_info(s->env->batch);
+    const struct kve_batch_info *info = kve_batch_get_info(s->loop->batch);
     struct kve_source_info source;
     int64_t cleared_at = -1;
 
@@ -238,31 +125,39 @@ notify_broken(
     kve_source_notify(s, KVE_NOTICE_UNREADABLE, &args);
 }
 
-kve_status
-kve_source_deliver(
-    struct kve_source *s, int64_t now_ns, bool *ret_stop, struct kve_error *err)
+/* Count and tell what could not be read, and have the machine know. */
+static void
+look_into(struct kve_source *s, uint64_t number, int64_t now_ns)
 {
-    const struct kve_machine_msg *msg = &s->action.msg;
-    struct kve_error error = { KVE_OK, 0, 0, "" };
-    struct kve_delivery delivery;
-    int64_t fault_at;
-
-    kve_status status = kve_batch_decode(
-        s->env->batch, msg->payload.data, msg->payload.len, &error);
-    if (status == KVE_E_NOMEM)
-        return kve_fail(err, KVE_E_NOMEM, "%s", error.detail);
+    const struct kve_batch_info *info = kve_batch_get_info(s->loop->batch);
+    kve_status status = s->loop->decoded.status;
+    int64_t fault_at = -1;
 
     kve_sub_count(&s->counters, KVE_COUNTER_SUB_BATCHES, 1);
-    kve_sub_count(&s->counters, KVE_COUNTER_SUB_EVENTS,
-        kve_batch_get_info(s->env->batch)->n_events);
-    fault_at = kve_batch_get_info(s->env->batch)->n_faults > 0
-        ? report_faults(s, msg->number)
-        : -1;
-    if (status != KVE_OK && !s->removed)
-        notify_broken(s, msg->number, &error);
+    kve_sub_count(&s->counters, KVE_COUNTER_SUB_EVENTS, info->n_events);
+    if (info->n_faults > 0)
+        fault_at = report_faults(s, number);
+    if (status != KVE_OK && !kve_source_gone(s))
+        notify_broken(s, number, &s->loop->decoded.error);
     tell_machine(s, now_ns, status, fault_at);
-    if (s->removed)
-        return KVE_OK;
+}
+
+kve_status
+kve_source_deliver(
+    struct kve_source *s, struct kve_turn *turn, struct kve_error *err)
+{
+    const struct kve_sub_callbacks *callbacks = s->loop->callbacks;
+    const struct kve_machine_msg *msg = &s->action.msg;
+    struct kve_error error;
+    struct kve_delivery delivery;
+    kve_status status = kve_loop_decode(s->loop, msg->payload, err);
+
+    if (status != KVE_OK)
+        return status;
+    /* A snapshot's batches were found whole before. */
+    if (!s->action.snapshot)
+        look_into(s, msg->number, turn->now_ns);
+    error = s->loop->decoded.error;
 
     memset(&delivery, 0, sizeof(delivery));
     delivery.struct_size = sizeof(delivery);
@@ -272,11 +167,19 @@ kve_source_deliver(
     delivery.number = msg->number;
     delivery.topic = msg->topic;
     delivery.payload = msg->payload;
-    delivery.publisher_id = msg->publisher_id;
-    delivery.batch = s->env->batch;
-    delivery.status = status;
+    delivery.publisher_id = msg->publisher_id != NULL
+        ? msg->publisher_id
+        : kve_batch_get_info(s->loop->batch)->publisher_id;
+    delivery.batch = s->loop->batch;
+    delivery.status = s->loop->decoded.status;
     delivery.error = &error;
-    *ret_stop =
-        s->env->callbacks.on_batch(s->env->callbacks.ctx, &delivery) != 0;
+    delivery.hidden = s->action.hidden ? 1 : 0;
+    delivery.snapshot = s->action.snapshot ? 1 : 0;
+    kve_loop_forget(s->loop);
+    if (!kve_loop_enter(s->loop, s))
+        return KVE_OK;
+    turn->stop = callbacks->on_batch(callbacks->ctx, &delivery) != 0;
+    turn->batches++;
+    kve_loop_leave(s->loop, s);
     return KVE_OK;
 }

@@ -1,138 +1,29 @@
 /*
- * subscriber.c - see kvevents/subscriber.h: many sources in one loop.
- *
- * One epoll descriptor watches everything: the sockets of all sources, a
- * timer for the next deadline, and an event counter for wake-ups. The event
- * counter is also set when kve_sub_poll() returns with work left, because the
- * descriptor of a ZeroMQ socket falls silent while messages wait.
- *
- * Sources with work stand in a queue and get turns in order; one that is not
- * done goes to its end. Nothing is scanned per message; deadlines are scanned
- * before the loop sleeps, and the timer is only moved when the next deadline
- * is earlier than what it is set to, or when it has fired.
- *
- * The lock protects the list of sources against kve_sub_counter() from other
- * threads; the loop itself never takes it.
+ * subscriber.c - see kvevents/subscriber.h and set.h: the set of sources.
  */
-#include "subscribe/source.h"
+#include "subscribe/set.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "transport/context.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
+#include <signal.h>
+#include <stddef.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
 
 #define DEFAULT_SOURCES 256
 #define DEFAULT_BATCHES 1024
-#define N_EVENTS 64
-/* Inputs after which a poll returns even if nothing was delivered: a flood of
- * messages that lead to nothing must not keep the caller from its own work. */
-#define MAX_INPUTS 65536
+#define DEFAULT_REPLAYS 4
+#define MAX_THREADS 256
 
-struct kve_subscriber {
-    struct kve_source_env env;
-    uint32_t max_sources;
-    kve_source_id last_id;
-
-    struct kve_source **sources;
-    size_t n_sources;
-    size_t cap_sources;
-
-    struct kve_source *first_queued;
-    struct kve_source *last_queued;
-    struct kve_source *current; /* whose turn it is */
-    struct kve_source *removed; /* freed when no callback runs */
-
-    int epoll_fd;
-    int timer_fd;
-    int event_fd;
-    int64_t timer_set; /* what timer_fd is set to; KVE_NEVER: nothing */
-    bool polling;
-
-    atomic_bool stopped;
-    atomic_bool woken;
-
-    pthread_mutex_t lock; /* sources (the list), retired */
-    bool has_lock;
-    struct kve_sub_counters retired; /* of sources that were removed */
-};
-
-/* ---- the queue of sources with work -------------------------------- */
-
-static void
-enqueue(kve_subscriber *sub, struct kve_source *s)
-{
-    if (s->queued || s->removed)
-        return;
-    s->queued = true;
-    s->next_queued = NULL;
-    if (sub->last_queued != NULL)
-        sub->last_queued->next_queued = s;
-    else
-        sub->first_queued = s;
-    sub->last_queued = s;
-}
-
-static struct kve_source *
-dequeue(kve_subscriber *sub)
-{
-    struct kve_source *s = sub->first_queued;
-
-    if (s == NULL)
-        return NULL;
-    sub->first_queued = s->next_queued;
-    if (sub->first_queued == NULL)
-        sub->last_queued = NULL;
-    s->queued = false;
-    s->next_queued = NULL;
-    return s;
-}
-
-static void
-drop_from_queue(kve_subscriber *sub, struct kve_source *gone)
-{
-    struct kve_source *s = sub->first_queued;
-
-    sub->first_queued = NULL;
-    sub->last_queued = NULL;
-    while (s != NULL) {
-        struct kve_source *next = s->next_queued;
-        s->queued = false;
-        if (s != gone)
-            enqueue(sub, s);
-        s = next;
-    }
-}
+/* The sizes of the first release's structures. */
+#define SUB_OPTS_MIN \
+    (offsetof(struct kve_sub_opts, batch) + sizeof(struct kve_batch_opts))
+#define SOURCE_OPTS_MIN \
+    (offsetof(struct kve_source_opts, user) + sizeof(void *))
 
 /* ---- creation ------------------------------------------------------ */
-
-static kve_status
-open_fds(kve_subscriber *sub, struct kve_error *err)
-{
-    struct epoll_event ev = { .events = EPOLLIN, .data = { .ptr = NULL } };
-
-    sub->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    sub->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    sub->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (sub->epoll_fd < 0 || sub->timer_fd < 0 || sub->event_fd < 0)
-        return kve_fail(err, KVE_E_SYSTEM, "descriptors of a subscriber");
-
-    ev.data.ptr = &sub->timer_fd;
-    if (epoll_ctl(sub->epoll_fd, EPOLL_CTL_ADD, sub->timer_fd, &ev) != 0)
-        return kve_fail(err, KVE_E_SYSTEM, "epoll_ctl");
-    ev.data.ptr = &sub->event_fd;
-    if (epoll_ctl(sub->epoll_fd, EPOLL_CTL_ADD, sub->event_fd, &ev) != 0)
-        return kve_fail(err, KVE_E_SYSTEM, "epoll_ctl");
-    return KVE_OK;
-}
 
 static kve_status
 read_callbacks(const struct kve_sub_callbacks *given,
@@ -152,18 +43,77 @@ read_sub_opts(const struct kve_sub_opts *given, struct kve_sub_opts *ret,
     struct kve_error *err)
 {
     kve_status status = kve_opts_read(
-        given, sizeof(*given), ret, sizeof(*ret), "kve_sub_opts", err);
+        given, SUB_OPTS_MIN, ret, sizeof(*ret), "kve_sub_opts", err);
 
     if (status != KVE_OK)
         return status;
-    if (ret->threads != 0)
-        return kve_fail(err, KVE_E_UNSUPPORTED,
-            "threads is %u; this release supports 0: call kve_sub_poll()",
-            ret->threads);
+    if (ret->threads > MAX_THREADS)
+        return kve_fail(err, KVE_E_INVAL,
+            "threads is %u; accepted are 0 (all inside kve_sub_poll()) to %d",
+            ret->threads, MAX_THREADS);
     if (ret->max_sources == 0)
         ret->max_sources = DEFAULT_SOURCES;
+    if (ret->max_replays == 0)
+        ret->max_replays = DEFAULT_REPLAYS;
     if (ret->batch.struct_size == 0)
         ret->batch.struct_size = sizeof(ret->batch);
+    return KVE_OK;
+}
+
+static kve_status
+init_locks(
+    kve_subscriber *set, const struct kve_sub_opts *o, struct kve_error *err)
+{
+    kve_status status;
+
+    if (pthread_mutex_init(&set->lock, NULL) != 0)
+        return kve_fail(err, KVE_E_SYSTEM, "mutex of a subscriber");
+    set->has_lock = true;
+    if (pthread_cond_init(&set->changed, NULL) != 0)
+        return kve_fail(err, KVE_E_SYSTEM, "condition of a subscriber");
+    set->has_changed = true;
+    status = kve_slots_init(&set->slots, o->max_replays, o->threads > 0, err);
+    set->has_slots = status == KVE_OK;
+    return status;
+}
+
+static kve_status
+init_loops(
+    kve_subscriber *set, const struct kve_sub_opts *o, struct kve_error *err)
+{
+    kve_status status = KVE_OK;
+
+    set->n_loops = o->threads > 0 ? o->threads : 1;
+    set->loops = kve_mem_zalloc(set->n_loops, sizeof(struct kve_loop));
+    if (set->loops == NULL)
+        return kve_fail_nomem(err, "loops of a subscriber");
+    for (size_t i = 0; i < set->n_loops && status == KVE_OK; i++)
+        status = kve_loop_init(&set->loops[i], set, &o->batch, err);
+    return status;
+}
+
+/* Signals are the program's: a library thread takes none. */
+static kve_status
+start_threads(kve_subscriber *set, struct kve_error *err)
+{
+    sigset_t all;
+    sigset_t before;
+    int rc = 0;
+
+    if (set->threads == 0)
+        return KVE_OK;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (size_t i = 0; i < set->n_loops && rc == 0; i++) {
+        struct kve_loop *loop = &set->loops[i];
+
+        rc = pthread_create(&loop->thread, NULL, kve_loop_thread, loop);
+        loop->has_thread = rc == 0;
+    }
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc != 0)
+        return kve_fail(
+            err, KVE_E_SYSTEM, "thread of a subscriber: %s", strerror(rc));
     return KVE_OK;
 }
 
@@ -173,404 +123,516 @@ kve_sub_create(kve_context *context, const struct kve_sub_opts *opts,
     struct kve_error *err)
 {
     struct kve_sub_opts o;
-    kve_subscriber *sub = NULL;
+    kve_subscriber *set = NULL;
     kve_status status = read_sub_opts(opts, &o, err);
 
     if (status != KVE_OK)
-        goto out;
-    sub = kve_mem_zalloc(1, sizeof(*sub));
-    if (sub == NULL) {
-        status = kve_fail_nomem(err, "subscriber");
-        goto out;
-    }
-    sub->epoll_fd = -1;
-    sub->timer_fd = -1;
-    sub->event_fd = -1;
-    sub->timer_set = KVE_NEVER;
-    sub->max_sources = o.max_sources;
-    status = read_callbacks(callbacks, &sub->env.callbacks, err);
-    if (status != KVE_OK)
-        goto out;
-    if (pthread_mutex_init(&sub->lock, NULL) != 0) {
-        status = kve_fail(err, KVE_E_SYSTEM, "mutex of a subscriber");
-        goto out;
-    }
-    sub->has_lock = true;
-    status = kve_context_ref(context, o.max_sources, &sub->env.context, err);
+        return status;
+    set = kve_mem_zalloc(1, sizeof(*set));
+    if (set == NULL)
+        return kve_fail_nomem(err, "subscriber");
+    set->threads = o.threads;
+    set->max_sources = o.max_sources;
+    status = read_callbacks(callbacks, &set->callbacks, err);
     if (status == KVE_OK)
-        status = kve_batch_create(&o.batch, &sub->env.batch, err);
+        status = init_locks(set, &o, err);
     if (status == KVE_OK)
-        status = open_fds(sub, err);
-    if (status != KVE_OK)
-        goto out;
-    sub->env.epoll_fd = sub->epoll_fd;
-    *ret_sub = sub;
-    sub = NULL;
+        status = kve_context_ref(context, o.max_sources, &set->context, err);
+    if (status == KVE_OK)
+        status = init_loops(set, &o, err);
+    if (status == KVE_OK)
+        status = start_threads(set, err);
+    if (status == KVE_OK) {
+        *ret_sub = set;
+        set = NULL;
+    }
+    kve_sub_destroy(set);
+    return status;
+}
 
-out:
-    kve_sub_destroy(sub);
+/* Streams before their parents, whose endpoint they use. */
+static void
+destroy_sources(kve_subscriber *set)
+{
+    size_t parents = 0;
+
+    for (size_t i = 0; i < set->n_sources; i++)
+        if (set->sources[i]->parent == NULL)
+            set->sources[parents++] = set->sources[i];
+        else
+            kve_source_destroy(set->sources[i]);
+    for (size_t i = 0; i < parents; i++)
+        kve_source_destroy(set->sources[i]);
+    kve_mem_free(set->sources);
+}
+
+void
+kve_sub_destroy(kve_subscriber *set)
+{
+    if (set == NULL)
+        return;
+
+    bool forked = set->context != NULL && kve_context_forked(set->context);
+    /* In a child there are no threads, and who knows what they had locked. */
+    if (forked) {
+        set->slots.locked = false;
+        set->slots.max = 0; /* nobody is woken: the counters are the parent's */
+    } else if (set->threads > 0 && set->loops != NULL) {
+        kve_sub_stop(set);
+    }
+    for (size_t i = 0; set->loops != NULL && i < set->n_loops; i++)
+        if (set->loops[i].has_thread && !forked)
+            (void)pthread_join(set->loops[i].thread, NULL);
+    destroy_sources(set);
+    for (size_t i = 0; set->loops != NULL && i < set->n_loops; i++)
+        kve_loop_release(&set->loops[i]);
+    kve_mem_free(set->loops);
+    kve_context_unref(set->context);
+    if (set->has_slots)
+        kve_slots_release(&set->slots);
+    if (set->has_changed && !forked)
+        (void)pthread_cond_destroy(&set->changed);
+    if (set->has_lock && !forked)
+        (void)pthread_mutex_destroy(&set->lock);
+    kve_mem_free(set);
+}
+
+/* ---- the list of sources ------------------------------------------- */
+
+/* The lock is not part of what const protects. */
+static void
+lock(const kve_subscriber *set)
+{
+    (void)pthread_mutex_lock((pthread_mutex_t *)&set->lock);
+}
+
+static void
+unlock(const kve_subscriber *set)
+{
+    (void)pthread_mutex_unlock((pthread_mutex_t *)&set->lock);
+}
+
+/* The first place whose id is not below. */
+static size_t
+place_of(const kve_subscriber *set, kve_source_id id)
+{
+    size_t low = 0;
+    size_t high = set->n_sources;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (set->sources[middle]->id < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* NULL: there is none, or it was removed. */
+static struct kve_source *
+find(const kve_subscriber *set, kve_source_id id)
+{
+    size_t at = place_of(set, id);
+    struct kve_source *s = at < set->n_sources ? set->sources[at] : NULL;
+
+    return s != NULL && s->id == id && !s->hidden ? s : NULL;
+}
+
+/* Room for one more, and it is counted. Under the lock. */
+static kve_status
+reserve(kve_subscriber *set, struct kve_error *err)
+{
+    if (set->n_counted >= set->max_sources)
+        return kve_fail(err, KVE_E_LIMIT,
+            "%zu sources are followed already; raise max_sources",
+            set->n_counted);
+    if (set->n_sources + set->n_reserved == set->cap_sources) {
+        size_t cap = set->cap_sources == 0 ? 8 : 2 * set->cap_sources;
+        struct kve_source **grown =
+            kve_mem_array(set->sources, cap, sizeof(struct kve_source *));
+
+        if (grown == NULL)
+            return kve_fail_nomem(err, "list of sources");
+        set->sources = grown;
+        set->cap_sources = cap;
+    }
+    set->n_counted++;
+    set->n_reserved++;
+    return KVE_OK;
+}
+
+/* Under the lock, into the place reserved. */
+static void
+insert(kve_subscriber *set, struct kve_source *s)
+{
+    set->n_reserved--;
+    s->id = ++set->last_id;
+    set->sources[set->n_sources++] = s;
+    s->loop->n_sources++;
+}
+
+kve_status
+kve_set_enter(kve_subscriber *set, struct kve_source *s, struct kve_error *err)
+{
+    kve_status status;
+
+    lock(set);
+    status = reserve(set, err);
+    if (status == KVE_OK)
+        insert(set, s);
+    unlock(set);
     return status;
 }
 
 static void
-free_removed(kve_subscriber *sub)
+hide(kve_subscriber *set, struct kve_source *s)
 {
-    while (sub->removed != NULL) {
-        struct kve_source *s = sub->removed;
-        sub->removed = s->next_removed;
-        kve_source_destroy(s);
-    }
+    if (s->hidden)
+        return;
+    s->hidden = true;
+    set->n_counted--;
 }
 
+/* It goes by itself while another thread removes it. Under the lock. */
 static void
-close_fd(int fd)
+leave_inbox(struct kve_source *gone)
 {
-    if (fd >= 0)
-        (void)close(fd);
+    struct kve_loop *loop = gone->loop;
+    struct kve_source **at = &loop->first_inbox;
+    struct kve_source *last = NULL;
+
+    if (!gone->in_inbox)
+        return;
+    while (*at != gone) {
+        last = *at;
+        at = &(*at)->next_inbox;
+    }
+    *at = gone->next_inbox;
+    if (loop->last_inbox == gone)
+        loop->last_inbox = last;
+    gone->in_inbox = false;
 }
 
 void
-kve_sub_destroy(kve_subscriber *sub)
+kve_set_leave(kve_subscriber *set, struct kve_source *s)
 {
-    if (sub == NULL)
-        return;
-    free_removed(sub);
-    for (size_t i = 0; i < sub->n_sources; i++)
-        kve_source_destroy(sub->sources[i]);
-    kve_mem_free(sub->sources);
-    close_fd(sub->event_fd);
-    close_fd(sub->timer_fd);
-    close_fd(sub->epoll_fd);
-    kve_batch_destroy(sub->env.batch);
-    kve_context_unref(sub->env.context);
-    if (sub->has_lock)
-        (void)pthread_mutex_destroy(&sub->lock);
-    kve_mem_free(sub);
+    size_t at;
+
+    lock(set);
+    at = place_of(set, s->id);
+    hide(set, s);
+    leave_inbox(s);
+    s->loop->n_sources--;
+    set->n_sources--;
+    memmove(&set->sources[at], &set->sources[at + 1],
+        (set->n_sources - at) * sizeof(set->sources[0]));
+    for (unsigned i = 0; i < KVE_SUB_COUNTERS; i++)
+        kve_sub_count(&set->retired,
+            (enum kve_counter)(KVE_SUB_COUNTER_BASE + i),
+            kve_sub_count_get(&s->counters, KVE_SUB_COUNTER_BASE + i));
+    unlock(set);
 }
 
-/* ---- sources ------------------------------------------------------- */
+/* Under the lock. */
+static void
+put_inbox(struct kve_source *s)
+{
+    struct kve_loop *loop = s->loop;
+
+    if (s->in_inbox)
+        return;
+    s->in_inbox = true;
+    s->next_inbox = NULL;
+    if (loop->last_inbox != NULL)
+        loop->last_inbox->next_inbox = s;
+    else
+        loop->first_inbox = s;
+    loop->last_inbox = s;
+    atomic_store(&loop->has_inbox, true);
+}
+
+struct kve_source *
+kve_set_take_inbox(kve_subscriber *set, struct kve_loop *loop)
+{
+    struct kve_source *s;
+
+    lock(set);
+    s = loop->first_inbox;
+    if (s != NULL) {
+        loop->first_inbox = s->next_inbox;
+        s->in_inbox = false;
+    }
+    if (loop->first_inbox == NULL) {
+        loop->last_inbox = NULL;
+        atomic_store(&loop->has_inbox, false);
+    }
+    unlock(set);
+    return s;
+}
+
+/* ---- add and remove ------------------------------------------------ */
 
 static kve_status
-check_usable(const kve_subscriber *sub, struct kve_error *err)
+check_usable(const kve_subscriber *set, struct kve_error *err)
 {
-    if (kve_context_forked(sub->env.context))
+    if (kve_context_forked(set->context))
         return kve_fail(err, KVE_E_FORKED,
             "a subscriber does not survive fork(); make one in the child");
-    if (atomic_load(&sub->stopped))
+    if (atomic_load(&set->stopped))
         return kve_fail(err, KVE_E_CLOSED, "the subscriber was stopped");
     return KVE_OK;
 }
 
-static kve_status
-make_room(kve_subscriber *sub, struct kve_error *err)
+/* The one with the fewest sources; under the lock. */
+static struct kve_loop *
+choose_loop(kve_subscriber *set)
 {
-    if (sub->n_sources >= sub->max_sources)
-        return kve_fail(err, KVE_E_LIMIT,
-            "%zu sources are followed already; raise max_sources",
-            sub->n_sources);
-    if (sub->n_sources < sub->cap_sources)
-        return KVE_OK;
+    struct kve_loop *best = &set->loops[0];
 
-    size_t cap = sub->cap_sources == 0 ? 8 : 2 * sub->cap_sources;
-    pthread_mutex_lock(&sub->lock);
-    struct kve_source **grown =
-        kve_mem_array(sub->sources, cap, sizeof(struct kve_source *));
-    if (grown != NULL) {
-        sub->sources = grown;
-        sub->cap_sources = cap;
-    }
-    pthread_mutex_unlock(&sub->lock);
-    return grown != NULL ? KVE_OK : kve_fail_nomem(err, "list of sources");
-}
-
-/* Any time soon kve_sub_poll() has something to do. */
-static void
-signal_work(kve_subscriber *sub)
-{
-    uint64_t one = 1;
-    int saved = errno;
-
-    (void)!write(sub->event_fd, &one, sizeof(one));
-    errno = saved;
+    for (size_t i = 1; i < set->n_loops; i++)
+        if (set->loops[i].n_sources < best->n_sources)
+            best = &set->loops[i];
+    return best;
 }
 
 kve_status
-kve_sub_add(kve_subscriber *sub, const struct kve_source_opts *opts,
+kve_sub_add(kve_subscriber *set, const struct kve_source_opts *opts,
     kve_source_id *ret_source, struct kve_error *err)
 {
     struct kve_source_opts o;
     struct kve_source *s = NULL;
-    kve_status status = check_usable(sub, err);
+    struct kve_loop *loop;
+    kve_status status = check_usable(set, err);
 
     if (status == KVE_OK)
         status = kve_opts_read(
-            opts, sizeof(o), &o, sizeof(o), "kve_source_opts", err);
-    if (status == KVE_OK)
-        status = make_room(sub, err);
-    if (status == KVE_OK)
-        status = kve_source_create(&sub->env, sub->last_id + 1, &o, &s, err);
+            opts, SOURCE_OPTS_MIN, &o, sizeof(o), "kve_source_opts", err);
     if (status != KVE_OK)
         return status;
 
-    pthread_mutex_lock(&sub->lock);
-    sub->sources[sub->n_sources++] = s;
-    pthread_mutex_unlock(&sub->lock);
-    sub->last_id++;
-    enqueue(sub, s);
-    signal_work(sub);
-    *ret_source = s->id;
-    return KVE_OK;
-}
+    lock(set);
+    status = reserve(set, err);
+    loop = choose_loop(set);
+    unlock(set);
+    if (status != KVE_OK)
+        return status;
+    status = kve_source_create(loop, &o, &s, err);
+    if (status == KVE_OK && !loop->threaded)
+        status = kve_loop_attach(loop, s, err);
 
-static size_t
-find(const kve_subscriber *sub, kve_source_id id)
-{
-    for (size_t i = 0; i < sub->n_sources; i++)
-        if (sub->sources[i]->id == id)
-            return i;
-    return sub->n_sources;
-}
-
-static void
-retire_counters(kve_subscriber *sub, const struct kve_source *s)
-{
-    for (unsigned i = 0; i < KVE_SUB_COUNTERS; i++)
-        kve_sub_count(&sub->retired,
-            (enum kve_counter)(KVE_SUB_COUNTER_BASE + i),
-            kve_sub_count_get(&s->counters, KVE_SUB_COUNTER_BASE + i));
-}
-
-kve_status
-kve_sub_remove(kve_subscriber *sub, kve_source_id source)
-{
-    size_t at = find(sub, source);
-
-    if (at == sub->n_sources)
-        return KVE_E_NOT_FOUND;
-
-    struct kve_source *s = sub->sources[at];
-    pthread_mutex_lock(&sub->lock);
-    sub->sources[at] = sub->sources[--sub->n_sources];
-    retire_counters(sub, s);
-    pthread_mutex_unlock(&sub->lock);
-
-    drop_from_queue(sub, s);
-    s->removed = true;
-    s->next_removed = sub->removed;
-    sub->removed = s;
-    /* From a callback the source may be the one whose turn it is: the turn
-     * closes it. */
-    if (s != sub->current)
-        kve_source_close(s);
-    if (!sub->polling)
-        free_removed(sub);
-    return KVE_OK;
-}
-
-/* ---- the loop ------------------------------------------------------ */
-
-static void
-drain(int fd)
-{
-    uint64_t n;
-
-    (void)!read(fd, &n, sizeof(n));
-}
-
-static void
-enqueue_due(kve_subscriber *sub, int64_t now)
-{
-    for (size_t i = 0; i < sub->n_sources; i++)
-        if (kve_source_deadline(sub->sources[i]) <= now)
-            enqueue(sub, sub->sources[i]);
-}
-
-/* Set the timer to the next deadline of any source. */
-static void
-set_timer(kve_subscriber *sub)
-{
-    int64_t next = KVE_NEVER;
-
-    for (size_t i = 0; i < sub->n_sources; i++) {
-        int64_t deadline = kve_source_deadline(sub->sources[i]);
-        if (deadline < next)
-            next = deadline;
+    lock(set);
+    if (status == KVE_OK) {
+        insert(set, s);
+        *ret_source = s->id;
+        if (loop->threaded)
+            put_inbox(s);
+    } else {
+        set->n_counted--;
+        set->n_reserved--;
     }
-    /* One that fires early does no harm; moving it costs a system call. */
-    if (next >= sub->timer_set)
-        return;
-
-    struct itimerspec t = { { 0, 0 }, { 0, 0 } };
-    int64_t at = next > 0 ? next : 1;
-    t.it_value.tv_sec = at / 1000000000;
-    t.it_value.tv_nsec = at % 1000000000;
-    (void)timerfd_settime(sub->timer_fd, TFD_TIMER_ABSTIME, &t, NULL);
-    sub->timer_set = next;
-}
-
-/* Put the sources that have something to do into the queue, waiting for the
- * first up to timeout_ms. */
-static kve_status
-collect(kve_subscriber *sub, int timeout_ms, struct kve_error *err)
-{
-    struct epoll_event events[N_EVENTS];
-    bool timer = false;
-    int n = epoll_wait(sub->epoll_fd, events, N_EVENTS, timeout_ms);
-
-    if (n < 0 && errno != EINTR)
-        return kve_fail(err, KVE_E_SYSTEM, "epoll_wait");
-    for (int i = 0; i < n; i++) {
-        void *who = events[i].data.ptr;
-        if (who == &sub->event_fd) {
-            drain(sub->event_fd);
-        } else if (who == &sub->timer_fd) {
-            drain(sub->timer_fd);
-            timer = true;
-        } else {
-            enqueue(sub, who);
-        }
-    }
-    if (timer) {
-        sub->timer_set = KVE_NEVER;
-        enqueue_due(sub, kve_now_ns());
-    }
-    return KVE_OK;
-}
-
-struct progress {
-    size_t batches;
-    size_t max_batches;
-    size_t inputs;
-    bool stop; /* on_batch asked for it */
-};
-
-/* Turns for the sources in the queue until there are none, or it is enough. */
-static kve_status
-run_queue(kve_subscriber *sub, struct progress *p, struct kve_error *err)
-{
-    kve_status status = KVE_OK;
-    struct kve_source *s;
-
-    while (status == KVE_OK && !p->stop && p->batches < p->max_batches &&
-        p->inputs < MAX_INPUTS && !atomic_load(&sub->stopped) &&
-        (s = dequeue(sub)) != NULL) {
-        struct kve_turn turn;
-
-        sub->current = s;
-        status = kve_source_turn(
-            s, kve_now_ns(), p->max_batches - p->batches, &turn, err);
-        sub->current = NULL;
-        p->batches += turn.batches;
-        p->inputs += turn.inputs;
-        p->stop = turn.stop;
-        if (turn.more || status != KVE_OK)
-            enqueue(sub, s);
-    }
+    unlock(set);
+    if (status == KVE_OK)
+        kve_loop_signal(loop);
+    else
+        kve_source_destroy(s);
     return status;
 }
 
 static bool
-enough(const kve_subscriber *sub, const struct progress *p)
+is_of(const struct kve_source *s, kve_source_id id)
 {
-    return p->stop || p->batches >= p->max_batches || p->inputs >= MAX_INPUTS ||
-        atomic_load(&sub->stopped);
+    return s != NULL && (s->id == id || s->parent_id == id);
 }
 
-static kve_status
-poll_loop(kve_subscriber *sub, int timeout_ms, struct progress *p,
-    struct kve_error *err)
+void
+kve_set_callback_ended(kve_subscriber *set)
 {
-    int64_t until =
-        timeout_ms < 0 ? KVE_NEVER : kve_now_ns() + timeout_ms * KVE_MS;
-    kve_status status = KVE_OK;
+    lock(set);
+    (void)pthread_cond_broadcast(&set->changed);
+    unlock(set);
+}
 
-    for (;;) {
-        int wait = 0;
+/* By another thread than the one that polls, or a callback of any. Under the
+ * lock: who is called back cannot be freed. */
+static void
+remove_for_loop(kve_subscriber *set, struct kve_source *s)
+{
+    struct kve_loop *loop = s->loop;
+    kve_source_id id = s->id;
 
-        status = collect(sub, 0, err);
-        if (status == KVE_OK)
-            status = run_queue(sub, p, err);
-        if (status != KVE_OK || enough(sub, p))
-            break;
-        if (sub->first_queued != NULL)
-            continue;
-        if (atomic_exchange(&sub->woken, false) || p->batches > 0)
-            break;
-        set_timer(sub);
-        wait = kve_ms_until(until, kve_now_ns());
-        if (wait == 0)
-            break;
-        status = collect(sub, wait, err);
-        if (status != KVE_OK)
-            break;
-    }
-    return status;
+    atomic_store(&s->removed, true);
+    put_inbox(s);
+    kve_loop_signal(loop);
+    /* A library thread never waits: the one it would wait for may wait for
+     * it. */
+    if (kve_loop_here() != NULL)
+        return;
+    while (is_of(atomic_load(&loop->calling), id))
+        (void)pthread_cond_wait(&set->changed, &set->lock);
 }
 
 kve_status
-kve_sub_poll(kve_subscriber *sub, int timeout_ms, size_t max_batches,
+kve_sub_remove(kve_subscriber *set, kve_source_id source)
+{
+    struct kve_source *s;
+
+    lock(set);
+    s = find(set, source);
+    if (s == NULL) {
+        unlock(set);
+        return KVE_E_NOT_FOUND;
+    }
+    for (size_t i = 0; i < set->n_sources; i++)
+        if (is_of(set->sources[i], source))
+            hide(set, set->sources[i]);
+    if (set->threads > 0)
+        remove_for_loop(set, s);
+    unlock(set);
+
+    if (set->threads == 0) {
+        kve_loop_drop(s->loop, s);
+        /* From a callback the source may be the one whose turn it is. */
+        if (s->loop->current == NULL)
+            kve_loop_reap(s->loop);
+    }
+    return KVE_OK;
+}
+
+/* ---- polling ------------------------------------------------------- */
+
+/* How long epoll may wait: until the caller's time is over, or a source's
+ * deadline comes. */
+static int
+wait_of(struct kve_loop *loop, int64_t until)
+{
+    int64_t next = until;
+
+    if (loop->first_queued != NULL || atomic_load(&loop->woken))
+        return 0;
+    if (loop->deadlines.top != NULL && loop->deadlines.top->due < next)
+        next = loop->deadlines.top->due;
+    return kve_ms_until(next, kve_now_ns());
+}
+
+/* Wait for something to do and do it, until something came of it. */
+static kve_status
+poll_loop(kve_subscriber *set, int timeout_ms, struct kve_progress *p,
+    struct kve_error *err)
+{
+    struct kve_loop *loop = &set->loops[0];
+    int64_t until =
+        timeout_ms < 0 ? KVE_NEVER : kve_now_ns() + timeout_ms * KVE_MS;
+    kve_status status;
+
+    for (;;) {
+        status = kve_loop_collect(loop, wait_of(loop, until), err);
+        if (status == KVE_OK)
+            status = kve_loop_run_queue(loop, p, err);
+        if (status != KVE_OK || kve_loop_enough(loop, p))
+            return status;
+        if (loop->first_queued != NULL)
+            continue;
+        if (atomic_exchange(&loop->woken, false) || p->batches > 0 ||
+            (until != KVE_NEVER && kve_now_ns() >= until))
+            return KVE_OK;
+    }
+}
+
+kve_status
+kve_sub_poll(kve_subscriber *set, int timeout_ms, size_t max_batches,
     size_t *ret_delivered, struct kve_error *err)
 {
-    struct progress p = { 0, max_batches != 0 ? max_batches : DEFAULT_BATCHES,
-        0, false };
-    kve_status status = check_usable(sub, err);
+    struct kve_progress p = { 0,
+        max_batches != 0 ? max_batches : DEFAULT_BATCHES, 0, false };
+    struct kve_loop *loop = &set->loops[0];
+    kve_status status = check_usable(set, err);
 
+    if (ret_delivered != NULL)
+        *ret_delivered = 0;
     if (status != KVE_OK)
         return status;
-    if (sub->polling)
+    if (set->threads > 0)
+        return kve_fail(err, KVE_E_INVAL,
+            "kve_sub_poll() is for threads 0; with %u the library's threads "
+            "do the work",
+            set->threads);
+    if (set->polling)
         return kve_fail(err, KVE_E_INVAL,
             "kve_sub_poll() must not be called from a callback");
 
-    sub->polling = true;
-    status = poll_loop(sub, timeout_ms, &p, err);
-    sub->polling = false;
-    free_removed(sub);
-    set_timer(sub);
-    if (sub->first_queued != NULL)
-        signal_work(sub);
+    set->polling = true;
+    status = poll_loop(set, timeout_ms, &p, err);
+    set->polling = false;
+    kve_loop_set_timer(loop);
+    if (loop->first_queued != NULL || atomic_load(&loop->woken))
+        kve_loop_signal(loop);
     if (ret_delivered != NULL)
         *ret_delivered = p.batches;
-    if (status == KVE_OK && atomic_load(&sub->stopped))
+    if (status == KVE_OK && atomic_load(&set->stopped))
         status = kve_fail(err, KVE_E_CLOSED, "the subscriber was stopped");
     return status;
 }
 
 int
-kve_sub_fd(const kve_subscriber *sub)
+kve_sub_fd(const kve_subscriber *set)
 {
-    return sub->epoll_fd;
+    return set->threads > 0 ? -1 : set->loops[0].epoll_fd;
 }
 
 void
-kve_sub_wake(kve_subscriber *sub)
+kve_sub_wake(kve_subscriber *set)
 {
-    atomic_store(&sub->woken, true);
-    signal_work(sub);
+    if (set->threads > 0)
+        return;
+    atomic_store(&set->loops[0].woken, true);
+    kve_loop_signal(&set->loops[0]);
 }
 
 void
-kve_sub_stop(kve_subscriber *sub)
+kve_sub_stop(kve_subscriber *set)
 {
-    atomic_store(&sub->stopped, true);
-    signal_work(sub);
+    atomic_store(&set->stopped, true);
+    for (size_t i = 0; i < set->n_loops; i++)
+        if (set->loops[i].set != NULL) /* else it has no descriptors yet */
+            kve_loop_signal(&set->loops[i]);
 }
 
 /* ---- looking ------------------------------------------------------- */
 
+/* Other threads see what the source's thread published last. */
+static void
+read_info(const kve_subscriber *set, struct kve_source *s,
+    struct kve_source_info *ret_info)
+{
+    if (set->threads == 0 || kve_loop_here() == s->loop) {
+        kve_source_info(s, ret_info);
+        return;
+    }
+    (void)pthread_mutex_lock(&s->info_lock);
+    *ret_info = s->info;
+    (void)pthread_mutex_unlock(&s->info_lock);
+}
+
 kve_status
-kve_sub_source(const kve_subscriber *sub, kve_source_id source,
+kve_sub_source(const kve_subscriber *set, kve_source_id source,
     struct kve_source_info *ret_info)
 {
     struct kve_source_info info;
-    size_t at = find(sub, source);
     size_t given = ret_info->struct_size;
+    struct kve_source *s;
 
     if (given < sizeof(given))
         return KVE_E_INVAL;
-    if (at == sub->n_sources)
-        return KVE_E_NOT_FOUND;
     memset(&info, 0, sizeof(info));
-    kve_source_info(sub->sources[at], &info);
+    lock(set);
+    s = find(set, source);
+    if (s != NULL)
+        read_info(set, s, &info);
+    unlock(set);
+    if (s == NULL)
+        return KVE_E_NOT_FOUND;
     info.struct_size = given;
     memcpy(ret_info, &info, given < sizeof(info) ? given : sizeof(info));
     return KVE_OK;
@@ -578,18 +640,20 @@ kve_sub_source(const kve_subscriber *sub, kve_source_id source,
 
 uint64_t
 kve_sub_counter(
-    const kve_subscriber *sub, kve_source_id source, unsigned counter)
+    const kve_subscriber *set, kve_source_id source, unsigned counter)
 {
-    /* The lock is not part of what const protects. */
-    pthread_mutex_t *lock = (pthread_mutex_t *)&sub->lock;
     uint64_t sum = 0;
 
-    pthread_mutex_lock(lock);
-    if (source == 0)
-        sum = kve_sub_count_get(&sub->retired, counter);
-    for (size_t i = 0; i < sub->n_sources; i++)
-        if (source == 0 || sub->sources[i]->id == source)
-            sum += kve_sub_count_get(&sub->sources[i]->counters, counter);
-    pthread_mutex_unlock(lock);
+    lock(set);
+    if (source == 0) {
+        sum = kve_sub_count_get(&set->retired, counter);
+        for (size_t i = 0; i < set->n_sources; i++)
+            sum += kve_sub_count_get(&set->sources[i]->counters, counter);
+    } else {
+        const struct kve_source *s = find(set, source);
+        if (s != NULL)
+            sum = kve_sub_count_get(&s->counters, counter);
+    }
+    unlock(set);
     return sum;
 }

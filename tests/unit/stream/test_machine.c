@@ -4,19 +4,30 @@
  * A row is one story: what happens, in words of the alphabet below, and the
  * exact actions that the machine wants done, in order. Payload digests are
  * made from a number and a life ('a' unless said), so that "L3b" is number 3
- * of another publisher than "L3".
+ * of another publisher than "L3". A capital letter gives that life an id, too:
+ * "L3B" is the same batch as "L3b", and says whose it is.
  *
  *   C D        connected, disconnected          L3 L3b   live batch 3
  *   R3 R3b     replay batch 3                   E        end of the answer
  *   F          the answer failed                T        the deadline comes
- *   T*3        three deadlines in a row         X        reset message
+ *   X          reset message                    H3A      live, empty: heartbeat
  *   U Z        unreadable, cleared              O3       late: batch 3 of the
  *                                                        request before
+ *   S7A S-2A   a snapshot of life A at 7        P N      a part, its end
+ *   G          no snapshot came                 W        it has left
+ *   +500       half a second passes             Q        the request is sent
+ *                                                        (at once if not
+ *                                                        LATE_ASK)
  *
  *   l3 r3      apply 3, live or replayed        ?3 p3    ask from 3, probe
- *   !          close the request                clear:why
+ *   part7      apply a part of a snapshot at 7  snap?    ask for a snapshot
+ *   ~l3        it belongs to the twin           no-snap  none was to be had
+ *   begin:why swap abort                        clear:why
+ *   !          close the request                stale fresh
  *   live:why recovering:why ...  state          gap1-2 lost1-2:why fixed1-2
  *   failed3 full3                               tail, no-tail (when asked: K)
+ *   never, in500                                the next deadline (asked: J)
+ *   missing1-2                                  what is missing (asked: M)
  */
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -39,7 +50,9 @@ enum {
     LIVE_ONLY = 4,
     FROM_5 = 8,
     HOLD_2 = 16,
-    NO_PROBE = 32
+    NO_PROBE = 32,
+    SNAP = 64,
+    LATE_ASK = 128
 };
 
 static const struct {
@@ -54,16 +67,16 @@ static const struct {
     { "late without replay: what was before is lost", 0, "C L3 L4",
         "lost0-2:late_start l3 degraded:late_start l4" },
     { "gap without replay", 0, "C L0 L3 L4",
-        "l0 live:caught_up gap1-2 lost1-2:no_replay l3 degraded:no_replay l4" },
+        "l0 live:caught_up gap1-2 lost1-2:no_replay degraded:no_replay l3 l4" },
     { "gap, cleared afterwards: whole again", 0, "C L0 L3 Z L4",
-        "l0 live:caught_up gap1-2 lost1-2:no_replay l3 degraded:no_replay "
+        "l0 live:caught_up gap1-2 lost1-2:no_replay degraded:no_replay l3 "
         "live:cleared l4" },
     { "repeat", 0, "C L0 L1 L1 L0 L2", "l0 live:caught_up l1 l2" },
     { "restart from zero", 0, "C L0 L1 L0b L1b",
         "l0 live:caught_up l1 clear:restart l0 l1" },
     { "restart without the first ones", 0, "C L0 L1 L2 L1b",
-        "l0 live:caught_up l1 l2 clear:restart lost0-0:late_start l1 "
-        "degraded:late_start" },
+        "l0 live:caught_up l1 l2 clear:restart lost0-0:late_start "
+        "degraded:late_start l1" },
     { "reset message, then zero", 0, "C L0 L1 X L0b",
         "l0 live:caught_up l1 clear:reset cold:reset l0 live:caught_up" },
     { "reset message, then one", 0, "C L0 L1 X L1b L2b",
@@ -75,8 +88,8 @@ static const struct {
     { "a message before the connection is told", 0, "L0 C L1",
         "l0 recovering:starting live:caught_up l1" },
     { "start live: no beginning is missed", LIVE_ONLY, "C L7 L8 L10",
-        "l7 live:caught_up l8 gap9-9 lost9-9:no_replay l10 "
-        "degraded:no_replay" },
+        "l7 live:caught_up l8 gap9-9 lost9-9:no_replay degraded:no_replay "
+        "l10" },
 
     /* ---- first contact with a replay endpoint ---- */
     { "warm and idle: asked at once, live after a probe", REPLAY,
@@ -115,13 +128,14 @@ static const struct {
     { "older than the buffer: start over, degraded", REPLAY,
         "C E L0 L9 R7 R8 R9 E L10",
         "recovering:starting ?0 ! l0 live:caught_up gap1-8 recovering:gap ?0 "
-        "clear:lost lost1-6:lost r7 r8 r9 ! fixed7-8 degraded:lost l10" },
+        "begin:lost lost1-6:lost ~r7 ~r8 ~r9 ! fixed7-8 swap degraded:lost "
+        "l10" },
     { "older than the buffer, keep", REPLAY | KEEP, "C E L0 L9 R7 R8 E",
         "recovering:starting ?0 ! l0 live:caught_up gap1-8 recovering:gap ?0 "
         "lost1-6:lost r7 r8 ! fixed7-8 l9 degraded:lost" },
     { "the buffer has nothing of it", REPLAY, "C E L0 L4 E",
         "recovering:starting ?0 ! l0 live:caught_up gap1-3 recovering:gap ?0 "
-        "! clear:lost lost1-3:lost l4 degraded:lost" },
+        "! begin:lost lost1-3:lost ~l4 swap degraded:lost" },
     { "hole for good: one more request, no third", REPLAY,
         "C E L0 L5 R0 R1 R3 R3 R4 E",
         "recovering:starting ?0 ! l0 live:caught_up gap1-4 recovering:gap ?0 "
@@ -174,7 +188,7 @@ static const struct {
     { "reconnect, the last one has left the buffer", REPLAY,
         "C E L0 D C R1 R2 E",
         "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect ?0 "
-        "clear:lost r1 r2 ! fixed1-2 degraded:lost" },
+        "begin:lost ~r1 ~r2 ! fixed1-2 swap degraded:lost" },
     { "reconnect to one that has nothing", REPLAY, "C R0 E T R0 E D C E E T E",
         "recovering:starting ?0 r0 ! p0 ! live:caught_up "
         "recovering:reconnect ?0 ! clear:restart recovering:restart ?0 ! p0 "
@@ -212,8 +226,8 @@ static const struct {
     { "a number as high as can be, then the next ones", 0,
         "C L0 L1 L18446744073709551614 L2 L3",
         "l0 live:caught_up l1 gap2-18446744073709551613 "
-        "lost2-18446744073709551613:no_replay l18446744073709551614 "
-        "degraded:no_replay clear:restart lost0-1:late_start l2 "
+        "lost2-18446744073709551613:no_replay degraded:no_replay "
+        "l18446744073709551614 clear:restart lost0-1:late_start l2 "
         "degraded:late_start l3" },
     { "a held one that contradicts the answer is dropped", REPLAY,
         "C E L0 L1 D C L1c R1b R0b R1b R2b E T R2b E",
@@ -254,8 +268,8 @@ static const struct {
         "?0 ! ?1 ! ?0 r1 r2 r3 ! fixed1-3 l4 recovering:reconnect" },
     { "reconnected, and the one we know is not to be had", REPLAY,
         "C E L0 D C L1 T T T T T L2",
-        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect ?0 "
-        "! failed1 ?0 ! failed1 ?0 ! failed1 clear:lost l1 "
+        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect ?0 ! "
+        "failed1 ?0 ! failed1 ?0 ! failed1 begin:lost ~l1 swap "
         "degraded:replay_failed l2" },
     { "nothing there yet when asked, lost by live, held since", REPLAY,
         "C L1 E R0 R1 E",
@@ -274,8 +288,8 @@ static const struct {
         "recovering:starting ?0 r0 r1 r2 ! p2 ! live:caught_up p2 ! "
         "clear:restart recovering:restart ?0" },
     { "cleared while disconnected", REPLAY, "C E L0 L2 E E D L3 Z K",
-        "recovering:starting ?0 ! l0 live:caught_up gap1-1 recovering:gap "
-        "?0 ! clear:lost lost1-1:lost l2 degraded:lost l3 "
+        "recovering:starting ?0 ! l0 live:caught_up gap1-1 recovering:gap ?0 "
+        "! begin:lost lost1-1:lost ~l2 swap degraded:lost l3 "
         "recovering:reconnect no-tail" },
     { "the connection goes while a probe repairs", REPLAY,
         "C E L0 T R0 R1 D R2 E L3",
@@ -304,6 +318,505 @@ static const struct {
         "?0 r1 ! fixed1-1 recovering:reconnect ?1 r2 r3 ! fixed2-3 l4" },
     { "unreadable in a replay", REPLAY, "C R0 U R1 E L2",
         "recovering:starting ?0 r0 r1 ! degraded:unreadable l2" },
+
+    /* ---- ids ---- */
+    { "B7: a restart from zero without a replay endpoint", 0,
+        "C L0 L1 L2 L0b L1b", "l0 live:caught_up l1 l2 clear:restart l0 l1" },
+    { "B8: a restart that does not go backwards", REPLAY,
+        "C E L0 D C L5b R0b R0b R1b R2b R3b R4b E",
+        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect "
+        "?0 ! clear:restart recovering:restart ?0 r0 r1 r2 r3 r4 ! l5" },
+    { "the id changes while the numbers go on", 0, "C L0A L1A L2B L3B",
+        "l0 live:caught_up l1 clear:new_id lost0-1:late_start "
+        "degraded:late_start l2 l3" },
+    { "the id changes, from the first batch on", 0, "C L0A L1A L0B L1B",
+        "l0 live:caught_up l1 clear:new_id l0 l1" },
+    { "the id changes, numbers go on: asked from the first", REPLAY,
+        "C E L0A L1A L2B R0B R1B E",
+        "recovering:starting ?0 ! l0 live:caught_up l1 clear:new_id "
+        "recovering:new_id ?0 r0 r1 ! l2 live:caught_up" },
+    { "the id changes, and the answer is still of the life before", REPLAY,
+        "C E L0A L1A L2B R0A T R0B R1B E",
+        "recovering:starting ?0 ! l0 live:caught_up l1 clear:new_id "
+        "recovering:new_id ?0 ! failed0 ?0 r0 r1 ! l2 live:caught_up" },
+    { "the same id whatever the number: a repeat", 0,
+        "C L0A L1A L2A L0A L1A L3A", "l0 live:caught_up l1 l2 l3" },
+    { "the same id whatever the bytes", 0, "C L0A L1A L1A L2A",
+        "l0 live:caught_up l1 l2" },
+    { "no id in a life that has one: number and digest judge", 0,
+        "C L0A L1a L1a L0b", "l0 live:caught_up l1 clear:restart l0" },
+    { "an id that is learnt later", 0, "C L0 L1A L2B",
+        "l0 live:caught_up l1 clear:new_id lost0-1:late_start "
+        "degraded:late_start l2" },
+    { "a message with the id ends the doubt", REPLAY, "C E L0A D C R0A E L1A K",
+        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect "
+        "?0 ! l1 live:caught_up tail" },
+    { "one without an id does not", REPLAY, "C E L0A D C R0A E L1 T R0A R1A E",
+        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect "
+        "?0 ! l1 p0 ! live:caught_up" },
+    { "reconnect: the id of the answer proves where the batch is gone", REPLAY,
+        "C E L0A D C R1A R2A E L3A",
+        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect "
+        "?0 r1 r2 ! fixed1-2 l3 live:caught_up" },
+    { "B26: the batch asked for is gone, and there is no id", REPLAY,
+        "C E L0 D C R1 R2 E L3",
+        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect "
+        "?0 begin:lost ~r1 ~r2 ! fixed1-2 swap degraded:lost l3" },
+    { "an answer of another id", REPLAY, "C E L0A L3A R0B R0B R1B E",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-2 recovering:gap "
+        "?0 ! clear:new_id recovering:new_id ?0 r0 r1 !" },
+    { "leftovers of the life before, by their id", 0,
+        "C L0A D C L0B L1A L1B L2A L2B",
+        "l0 live:caught_up recovering:reconnect clear:new_id l0 "
+        "live:caught_up recovering:new_id l1 live:caught_up "
+        "recovering:new_id l2 live:caught_up" },
+    { "the life before comes back for good: it was no leftover", 0,
+        "C L0A L1A L0B L2A +4000 L3A +2000 L4A",
+        "l0 live:caught_up l1 clear:new_id l0 recovering:new_id "
+        "clear:new_id lost0-3:late_start l4 degraded:late_start" },
+    { "a held one of a life that the answer has left behind", REPLAY,
+        "C E L0A D L1A C L7A R0B R0B R1B E L2B",
+        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect "
+        "l1 ?1 ! clear:new_id recovering:new_id ?0 r0 r1 ! l2 "
+        "live:caught_up" },
+    { "the replay endpoint of another publisher, with ids", REPLAY,
+        "C R0X R1X E L5A L6A +6000 L7A R0X T R0X T R0X L8A",
+        "recovering:starting ?0 r0 r1 ! clear:new_id recovering:new_id ?0 "
+        "! failed0 ?0 ! failed0 ?0 ! failed0 lost0-6:replay_failed l7 "
+        "degraded:replay_failed l8" },
+    { "what was applied without an id was of another life", 0,
+        "C L0A D C L1b L1A L2A",
+        "l0 live:caught_up recovering:reconnect l1 live:caught_up "
+        "clear:restart lost0-0:late_start degraded:late_start l1 l2" },
+
+    /* ---- twin ---- */
+    { "B14: a gap older than the buffer", REPLAY, "C E L0 L9 R7 R8 R9 E L10 Z",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-8 recovering:gap "
+        "?0 begin:lost lost1-6:lost ~r7 ~r8 ~r9 ! fixed7-8 swap "
+        "degraded:lost l10 live:cleared" },
+    { "B13: a small gap touches nothing else", REPLAY,
+        "C E L0 L1 L3 R1 R2 E L4",
+        "recovering:starting ?0 ! l0 live:caught_up l1 gap2-2 "
+        "recovering:gap ?1 r2 ! fixed2-2 l3 live:caught_up l4" },
+    { "a restart while a twin is built", REPLAY,
+        "C E L0 L9 R5 R6 D C R6b R0b R1b E R1b E T R1b E",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-8 recovering:gap "
+        "?0 begin:lost lost1-4:lost ~r5 ~r6 ! fixed5-6 "
+        "recovering:reconnect ?6 ! abort clear:restart recovering:restart "
+        "?0 r0 r1 ! ?1 ! p1 ! live:caught_up" },
+    { "a reset message while a twin is built", REPLAY, "C E L0 L9 R5 R6 X L0b",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-8 recovering:gap "
+        "?0 begin:lost lost1-4:lost ~r5 ~r6 ! fixed5-6 abort clear:reset "
+        "cold:reset l0 live:caught_up" },
+    { "gone again while a twin is built: it is begun again", REPLAY,
+        "C E L0 L9 R5 F T R8 R9 E",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-8 recovering:gap "
+        "?0 begin:lost lost1-4:lost ~r5 ! fixed5-5 failed6 ?5 begin:lost "
+        "lost6-7:lost ~r8 ~r9 ! fixed8-8 swap degraded:lost" },
+    { "the rebuild breaks: what came is what there is", REPLAY,
+        "C E L0 L9 R5 T T T T T T T",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-8 recovering:gap "
+        "?0 begin:lost lost1-4:lost ~r5 ! fixed5-5 failed6 ?5 ! failed6 "
+        "?5 ! failed6 ?5 ! failed6 lost6-8:replay_failed ~l9 swap "
+        "degraded:replay_failed" },
+    { "B10: a late answer changes nothing", 0, "C L0 L2 R1 L3",
+        "l0 live:caught_up gap1-1 lost1-1:no_replay degraded:no_replay l2 "
+        "l3" },
+    { "B10: replay times out, comes later", REPLAY,
+        "C E L0 L4 T T O2 R0 R1 R2 R3 E O1",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-3 recovering:gap "
+        "?0 ! failed1 ?0 r1 r2 r3 ! fixed1-3 l4 live:caught_up" },
+    { "B11: live and replay overlap", REPLAY, "C L4 R0 R1 R2 R3 R4 E L4 L5",
+        "recovering:starting ?0 r0 r1 r2 r3 r4 ! live:caught_up l5" },
+    { "B15: too far behind is no plain error", REPLAY,
+        "C E L0 L102 R100 R101 E L103",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-101 "
+        "recovering:gap ?0 begin:lost lost1-99:lost ~r100 ~r101 ! "
+        "fixed100-101 ~l102 swap degraded:lost l103" },
+    { "B16: warm and idle", REPLAY, "C R0 R1 E T R1 E K",
+        "recovering:starting ?0 r0 r1 ! p1 ! live:caught_up tail" },
+    { "B24: reset, then zero", REPLAY, "C R0 R1 E L2 X L0b L1b",
+        "recovering:starting ?0 r0 r1 ! l2 live:caught_up clear:reset "
+        "cold:reset l0 live:caught_up l1" },
+    { "B24: reset, then one, and the replay has no other", REPLAY,
+        "C R0 R1 E L2 X L1b R1b E L2b",
+        "recovering:starting ?0 r0 r1 ! l2 live:caught_up clear:reset "
+        "cold:reset l1 p0 ! live:caught_up l2" },
+    { "after a reset the first was lost: the replay has it", REPLAY,
+        "C R0 R1 E L2 X L1b R0b R1b R0b R1b E T R1b E",
+        "recovering:starting ?0 r0 r1 ! l2 live:caught_up clear:reset "
+        "cold:reset l1 p0 ! begin:gap gap0-0 recovering:gap ?0 ~r0 ~r1 ! "
+        "fixed0-0 swap p1 ! live:caught_up" },
+    { "after a reset the replay is still the old one", REPLAY,
+        "C R0 R1 E L2 X L1b R0 R1 R2 E L2b",
+        "recovering:starting ?0 r0 r1 ! l2 live:caught_up clear:reset "
+        "cold:reset l1 p0 ! live:caught_up l2" },
+    { "after a reset the check does not come through", REPLAY,
+        "C R0 R1 E L2 X L1b F L2b",
+        "recovering:starting ?0 r0 r1 ! l2 live:caught_up clear:reset "
+        "cold:reset l1 p0 ! failed2 live:caught_up l2" },
+    { "after a reset the check is cut by a gap", REPLAY,
+        "C R0 R1 E L2 X L1b L3b R1b R2b E R0b R1b R0b R1b R2b R3b E",
+        "recovering:starting ?0 r0 r1 ! l2 live:caught_up clear:reset "
+        "cold:reset l1 p0 gap2-2 ! recovering:gap ?1 r2 ! fixed2-2 l3 p0 "
+        "! begin:gap gap0-0 ?0 ~r0 ~r1 ~r2 ~r3 ! fixed0-0 swap" },
+    { "B25: a number without a batch", REPLAY, "C E L0 L4 R0 R1 R3 R3 E",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-3 recovering:gap "
+        "?0 r1 fixed1-1 ! ?2 lost2-2:lost r3 ! fixed3-3 l4 degraded:lost" },
+    { "the replay endpoint of another publisher, without ids", REPLAY,
+        "C E L0 +6000 L1 T R1b R0b R1b R2b E T R2b E +6000 L1 L2",
+        "recovering:starting ?0 ! l0 live:caught_up l1 p1 ! clear:restart "
+        "recovering:restart ?0 r0 r1 r2 ! p2 ! live:caught_up "
+        "clear:restart lost0-0:late_start degraded:late_start l1 l2" },
+    { "the same, the live stream is ahead", REPLAY,
+        "C E L0 +6000 L1 T R1b R0b R1b E T R1b E +6000 L5 R1b E E L6 D C "
+        "R6 E",
+        "recovering:starting ?0 ! l0 live:caught_up l1 p1 ! clear:restart "
+        "recovering:restart ?0 r0 r1 ! p1 ! live:caught_up gap2-4 "
+        "recovering:gap ?1 ! ?2 ! clear:restart lost0-4:replay_failed l5 "
+        "degraded:replay_failed l6 recovering:reconnect ?6 ! "
+        "degraded:replay_failed" },
+
+    { "what is missing begins anew with a rebuild", REPLAY,
+        "C E L0 L4 R3 R4 E M L9 R9 E M",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-3 recovering:gap "
+        "?0 begin:lost lost1-2:lost ~r3 ~r4 ! fixed3-3 swap degraded:lost "
+        "missing1-2 gap5-8 recovering:gap ?4 begin:lost lost5-8:lost ~r9 ! "
+        "swap degraded:lost missing5-8" },
+    { "what is missing adds up where it is kept", REPLAY | KEEP,
+        "C E L0 L4 R3 R4 E M L9 R9 E M",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-3 recovering:gap "
+        "?0 lost1-2:lost r3 r4 ! fixed3-3 degraded:lost missing1-2 gap5-8 "
+        "recovering:gap ?4 lost5-8:lost r9 ! degraded:lost missing1-8" },
+
+    { "after a reset an answer that begins with one proves nothing", REPLAY,
+        "C R0 R1 E L2 X D C R1b R2b E",
+        "recovering:starting ?0 r0 r1 ! l2 live:caught_up clear:reset "
+        "cold:reset recovering:reconnect ?0 lost0-0:late_start r1 r2 ! "
+        "fixed1-2 degraded:late_start" },
+
+    /* ---- snapshots ---- */
+    { "first contact by a snapshot, live after the next one", SNAP,
+        "C S4A P P N L5A K",
+        "recovering:starting snap? begin:snapshot part4 part4 ! swap l5 "
+        "live:caught_up no-tail" },
+    { "first contact: live ones meanwhile follow it", SNAP,
+        "C L4A L5A L6A S4A P N",
+        "recovering:starting snap? begin:snapshot part4 ! ~l5 ~l6 swap "
+        "live:caught_up" },
+    { "a snapshot that is level with the live stream", SNAP, "C L4A S4A P N",
+        "recovering:starting snap? begin:snapshot part4 ! swap "
+        "live:caught_up" },
+    { "nothing was ever published", SNAP, "C S-1A N L0A",
+        "recovering:starting snap? begin:snapshot ! swap l0 "
+        "live:caught_up" },
+    { "none is to be had", SNAP, "C S-2A J L0A L1A",
+        "recovering:starting snap? ! no-snap in4999 l0 live:caught_up l1" },
+    { "none is to be had, and the first ones are missed", SNAP,
+        "C S-2A L5A T S5A P N L6A",
+        "recovering:starting snap? ! no-snap lost0-4:late_start l5 "
+        "degraded:late_start snap? begin:snapshot part5 ! swap "
+        "recovering:snapshot l6 live:caught_up" },
+    { "it does not come: tried again ever more seldom", SNAP,
+        "C G J T G J T G J T G J T G J T G J T G J T G J",
+        "recovering:starting snap? ! no-snap in999 snap? ! no-snap in1999 "
+        "snap? ! no-snap in3999 snap? ! no-snap in7999 snap? ! no-snap "
+        "in15999 snap? ! no-snap in31999 snap? ! no-snap in59999 snap? ! "
+        "no-snap in59999" },
+    { "a first message before the word of the connection", SNAP,
+        "L4A C S4A P N L5A",
+        "recovering:starting snap? begin:snapshot part4 ! swap "
+        "live:caught_up l5" },
+    { "first contact fails: a replay of all", REPLAY | SNAP,
+        "C G R0 R1 E T R1 E",
+        "recovering:starting snap? ! no-snap ?0 r0 r1 ! p1 ! "
+        "live:caught_up" },
+    { "first contact, confirmed by a probe", REPLAY | SNAP,
+        "C S4A P N T R4A E K",
+        "recovering:starting snap? begin:snapshot part4 ! swap p4 ! "
+        "live:caught_up tail" },
+    { "first contact, the probe finds another life by its id", REPLAY | SNAP,
+        "C S4A P N T R4B R0B R1B E L2B",
+        "recovering:starting snap? begin:snapshot part4 ! swap p4 ! "
+        "clear:new_id recovering:new_id ?0 r0 r1 ! l2 live:caught_up" },
+    { "a hole behind the snapshot", REPLAY | SNAP, "C L7A S4A P N R5A R6A E",
+        "recovering:starting snap? begin:snapshot part4 ! ?5 ~r5 ~r6 ! "
+        "~l7 swap live:caught_up" },
+    { "a hole behind the snapshot that nobody has", REPLAY | SNAP,
+        "C L7A S4A P N R7A R0A R1A E R7A E T R7A E T S9A P N L10A",
+        "recovering:starting snap? begin:snapshot part4 ! ?5 ! abort "
+        "no-snap ?0 r0 r1 ! ?2 lost2-6:lost r7 ! degraded:lost p7 ! snap? "
+        "begin:snapshot part9 ! swap recovering:snapshot l10 "
+        "live:caught_up" },
+    { "a hole behind the snapshot, no replay endpoint", SNAP,
+        "C L7A S4A P N T S7A P N L8A",
+        "recovering:starting snap? begin:snapshot part4 ! abort no-snap "
+        "gap0-6 lost0-6:late_start l7 degraded:late_start snap? "
+        "begin:snapshot part7 ! swap recovering:snapshot l8 "
+        "live:caught_up" },
+    { "a gap", SNAP, "C S0A P N L1A L5A L6A S6A P N L7A",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up gap2-4 recovering:gap snap? begin:snapshot part6 "
+        "! swap live:caught_up l7" },
+    { "B14: a gap, the snapshot is not far enough yet", SNAP,
+        "C S0A P N L1A L5A S3A P N T S5A P N L6A",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up gap2-4 recovering:gap snap? begin:snapshot part3 "
+        "! abort no-snap lost2-4:no_replay l5 degraded:no_replay snap? "
+        "begin:snapshot part5 ! swap recovering:snapshot l6 "
+        "live:caught_up" },
+    { "B12: one recovery for one gap", SNAP,
+        "C S0A P N L1A L5A S5A P N L5A L6A L7A",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up gap2-4 recovering:gap snap? begin:snapshot part5 "
+        "! swap live:caught_up l6 l7" },
+    { "a gap, and no snapshot", SNAP, "C S0A P N L1A L5A G L6A",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up gap2-4 recovering:gap snap? ! no-snap "
+        "lost2-4:no_replay l5 degraded:no_replay l6" },
+    { "a restart with a number above zero", SNAP,
+        "C S0A P N L1A L5B S5B P N L6B",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up clear:new_id recovering:new_id snap? "
+        "begin:snapshot part5 ! swap live:caught_up l6" },
+    { "a restart with zero", SNAP, "C S0A P N L1A L0B L1B",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up clear:new_id l0 l1" },
+    { "the snapshot is of a newer life", SNAP, "C S0A P N L1A L5A S3B P N L4B",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up gap2-4 recovering:gap snap? clear:new_id "
+        "recovering:new_id begin:snapshot part3 ! swap l4 live:caught_up" },
+    { "the snapshot is of the life before", SNAP,
+        "C S0A P N L1A L0B L5B S7A T S5B P N L6B",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up clear:new_id l0 gap1-4 recovering:gap snap? ! "
+        "no-snap lost1-4:no_replay l5 degraded:no_replay snap? "
+        "begin:snapshot part5 ! swap recovering:snapshot l6 "
+        "live:caught_up" },
+    { "a restart while the snapshot is made", SNAP, "C L4A S4A L0B P N L1B",
+        "recovering:starting snap? begin:snapshot part4 ! abort "
+        "clear:new_id l0 live:caught_up l1" },
+    { "B14: history gone, a snapshot instead", REPLAY | SNAP,
+        "C S0A P N L1A L9A R7A S9A P N L10A",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up gap2-8 recovering:gap ?1 ! snap? begin:snapshot "
+        "part9 ! swap live:caught_up l10" },
+    { "B14: history gone, and no snapshot: rebuilt", REPLAY | SNAP,
+        "C S0A P N L1A L9A R7A S-2A R7A R8A E T",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up gap2-8 recovering:gap ?1 ! snap? ! no-snap ?1 "
+        "begin:lost lost2-6:lost ~r7 ~r8 ! fixed7-8 ~l9 swap "
+        "degraded:lost p9" },
+    { "B25: a hole for good is mended by a snapshot", REPLAY | SNAP,
+        "C S0A P N L1A L4A R1A R3A R3A E T S4A P N L5A",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up gap2-3 recovering:gap ?1 ! ?2 lost2-2:lost r3 ! "
+        "fixed3-3 l4 degraded:lost snap? begin:snapshot part4 ! swap "
+        "recovering:snapshot l5 live:caught_up" },
+    { "unreadable is mended by a snapshot", SNAP,
+        "C S0A P N L1A U T S1A P N L2A",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up degraded:unreadable snap? begin:snapshot part1 ! "
+        "swap recovering:snapshot l2 live:caught_up" },
+    { "what is never readable makes no loop", SNAP,
+        "C S0A P N L1A U T S1A P N L2A U T J S2A P N J L3A U J T S3A P N "
+        "J L4A U J",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up degraded:unreadable snap? begin:snapshot part1 ! "
+        "swap recovering:snapshot l2 live:caught_up degraded:unreadable "
+        "snap? in3999 begin:snapshot part2 ! swap recovering:snapshot "
+        "never l3 live:caught_up degraded:unreadable in1996 snap? "
+        "begin:snapshot part3 ! swap recovering:snapshot never l4 "
+        "live:caught_up degraded:unreadable in3996" },
+    { "an unreadable part", SNAP, "C S4A P U L5A T S5A P N L6A",
+        "recovering:starting snap? begin:snapshot part4 ! abort no-snap "
+        "lost0-4:late_start l5 degraded:late_start snap? begin:snapshot "
+        "part5 ! swap recovering:snapshot l6 live:caught_up" },
+    { "a clear does not mend what has an id", SNAP, "C S0A P N L1A L3A G Z L4A",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up gap2-2 recovering:gap snap? ! no-snap "
+        "lost2-2:no_replay l3 degraded:no_replay l4" },
+    { "a clear mends what has none", 0, "C L0 L3 Z",
+        "l0 live:caught_up gap1-2 lost1-2:no_replay degraded:no_replay l3 "
+        "live:cleared" },
+    { "time-outs: no beginning", SNAP, "C T J",
+        "recovering:starting snap? ! no-snap in999" },
+    { "time-outs: it began and stopped", SNAP, "C S4A P T",
+        "recovering:starting snap? begin:snapshot part4 ! abort no-snap" },
+    { "it waits for its turn", SNAP | LATE_ASK, "C J Q J S4A P N",
+        "recovering:starting snap? never in3999 begin:snapshot part4 ! "
+        "swap" },
+    { "late parts of an old one", SNAP, "C G T S4A P N P N",
+        "recovering:starting snap? ! no-snap snap? begin:snapshot part4 ! "
+        "swap" },
+    { "an answer to the wrong question", SNAP, "C R1 E F S4A P N L5A S4A P N",
+        "recovering:starting snap? begin:snapshot part4 ! swap l5 "
+        "live:caught_up" },
+    { "it begins twice", SNAP, "C S4A S4A",
+        "recovering:starting snap? begin:snapshot ! abort no-snap" },
+    { "reconnected meanwhile", SNAP, "C D C S4A P N L5A",
+        "recovering:starting snap? ! recovering:reconnect snap? "
+        "begin:snapshot part4 ! swap l5 live:caught_up" },
+    { "reconnected while parts of it come", SNAP, "C S4A P D C S5A P N L6A",
+        "recovering:starting snap? begin:snapshot part4 ! abort "
+        "recovering:reconnect snap? begin:snapshot part5 ! swap l6 "
+        "live:caught_up" },
+    { "reconnected twice meanwhile: not asked for at once", SNAP,
+        "C D C D C L1A",
+        "recovering:starting snap? ! recovering:reconnect snap? ! "
+        "lost0-0:late_start l1 degraded:late_start" },
+    { "reconnected meanwhile, and there is a replay endpoint", REPLAY | SNAP,
+        "C S4A P N L5A L7A R6A R7A E U T D C R7A E L8A",
+        "recovering:starting snap? begin:snapshot part4 ! swap l5 "
+        "live:caught_up gap6-6 recovering:gap ?5 r6 r7 ! fixed6-6 "
+        "live:caught_up degraded:unreadable snap? ! recovering:reconnect ?7 "
+        "! degraded:unreadable l8" },
+    { "reconnect with ids: the next message tells", SNAP,
+        "C S4A P N L5A D C J L6A",
+        "recovering:starting snap? begin:snapshot part4 ! swap l5 "
+        "live:caught_up recovering:reconnect never l6 live:caught_up" },
+    { "reconnect with ids: a gap", SNAP, "C S4A P N L5A D C L8A S8A P N L9A",
+        "recovering:starting snap? begin:snapshot part4 ! swap l5 "
+        "live:caught_up recovering:reconnect gap6-7 recovering:gap snap? "
+        "begin:snapshot part8 ! swap live:caught_up l9" },
+    { "reconnect with ids: another life", SNAP,
+        "C S4A P N L5A D C L6B S6B P N L7B",
+        "recovering:starting snap? begin:snapshot part4 ! swap l5 "
+        "live:caught_up recovering:reconnect clear:new_id "
+        "recovering:new_id snap? begin:snapshot part6 ! swap "
+        "live:caught_up l7" },
+    { "reconnect without ids: a snapshot", SNAP, "C G L0 +2000 D C S5A P N L6A",
+        "recovering:starting snap? ! no-snap l0 live:caught_up "
+        "recovering:reconnect snap? begin:snapshot part5 ! swap l6 "
+        "live:caught_up" },
+    { "reconnect without ids, and no snapshot", SNAP, "C G L0 +2000 D C G L1",
+        "recovering:starting snap? ! no-snap l0 live:caught_up "
+        "recovering:reconnect snap? ! no-snap l1 live:caught_up" },
+    { "reconnect with a replay endpoint: asked there", REPLAY | SNAP,
+        "C S4A P N L5A D C R5A R6A E L7A",
+        "recovering:starting snap? begin:snapshot part4 ! swap l5 "
+        "live:caught_up recovering:reconnect ?5 r6 ! fixed6-6 l7 "
+        "live:caught_up" },
+    { "reconnect after a snapshot, the proof has no id", REPLAY | SNAP,
+        "C S4A P N D C R4 S5A P N L6A",
+        "recovering:starting snap? begin:snapshot part4 ! swap "
+        "recovering:reconnect ?4 ! snap? begin:snapshot part5 ! swap l6 "
+        "live:caught_up" },
+    { "what was applied agrees, but the proof before it is not there", REPLAY,
+        "C E L0 D C R0b R0b R1b E L2b T R2b E",
+        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect ?0 "
+        "! clear:restart recovering:restart ?0 r0 r1 ! l2 p1 "
+        "recovering:reconnect begin:lost ! swap degraded:lost" },
+    { "below the number to start with, of a life that a snapshot named",
+        REPLAY | SNAP | FROM_5, "C L9A R9A S3A P N E E L4A R0A R1A R2A R3A E",
+        "recovering:starting ?5 ! snap? begin:snapshot part3 ! ?4 ! abort "
+        "no-snap ?5 ! clear:restart recovering:restart ?0 r0 r1 r2 r3 ! l4 "
+        "live:caught_up" },
+    { "what was applied agrees, and nothing was before it", REPLAY | LIVE_ONLY,
+        "C D C L5 T R5 E L6", "l5 p4 ! live:caught_up l6" },
+    { "the proof has no id, and there is no snapshot", REPLAY | SNAP,
+        "C S4A P N D C R4 G R4 R5 E",
+        "recovering:starting snap? begin:snapshot part4 ! swap "
+        "recovering:reconnect ?4 ! snap? ! no-snap ?4 begin:lost ~r5 ! "
+        "fixed5-5 swap degraded:lost" },
+    { "more than can be held", SNAP | HOLD_2,
+        "C L4A L5A L6A S4A P N T S7A P N L8A",
+        "recovering:starting snap? full6 begin:snapshot part4 ! abort "
+        "no-snap gap0-3 lost0-3:late_start l4 l5 lost6-6:no_replay "
+        "degraded:no_replay snap? begin:snapshot part7 ! swap "
+        "recovering:snapshot l8 live:caught_up" },
+    { "more than can be held, then replayed", REPLAY | SNAP | HOLD_2,
+        "C L5A L6A L7A S4A P N R6A R7A E L8A",
+        "recovering:starting snap? full7 begin:snapshot part4 ! ~l5 ~l6 "
+        "recovering:gap ?6 ~r7 ! swap l8 live:caught_up" },
+    { "older than what is visible, no replay endpoint", SNAP,
+        "C S4A P N L5A L6A U T S5A P N T S6A P N L7A",
+        "recovering:starting snap? begin:snapshot part4 ! swap l5 "
+        "live:caught_up l6 degraded:unreadable snap? begin:snapshot part5 "
+        "! abort no-snap snap? begin:snapshot part6 ! swap "
+        "recovering:snapshot l7 live:caught_up" },
+    { "older than what is visible: filled by replay", REPLAY | SNAP,
+        "C S4A P N L5A L6A U T S5A P N R6A E L7A",
+        "recovering:starting snap? begin:snapshot part4 ! swap l5 "
+        "live:caught_up l6 degraded:unreadable snap? begin:snapshot part5 "
+        "! recovering:gap ?6 ~r6 ! swap l7 live:caught_up" },
+    { "older than what is visible, and the replay has it not", REPLAY | SNAP,
+        "C S4A P N L5A L6A U T S5A P N E R6A E",
+        "recovering:starting snap? begin:snapshot part4 ! swap l5 "
+        "live:caught_up l6 degraded:unreadable snap? begin:snapshot part5 "
+        "! recovering:gap ?6 ! abort no-snap ?6 ! degraded:unreadable" },
+    { "start live: no snapshot before a gap", LIVE_ONLY | SNAP,
+        "C L7A L8A L11A S11A P N L12A",
+        "l7 live:caught_up l8 gap9-10 recovering:gap snap? begin:snapshot "
+        "part11 ! swap live:caught_up l12" },
+    { "a degraded source is mended when the time has come", REPLAY | SNAP,
+        "C G R3 R4 E T R4 E T S4A P N T R4A E",
+        "recovering:starting snap? ! no-snap ?0 lost0-2:late_start r3 r4 "
+        "! degraded:late_start p4 ! snap? begin:snapshot part4 ! swap "
+        "recovering:snapshot p4 ! live:caught_up" },
+    { "the hold was of old connections", SNAP, "C L4a D C S4A P N L5A",
+        "recovering:starting snap? ! recovering:reconnect snap? "
+        "begin:snapshot part4 ! swap l5 live:caught_up" },
+
+    { "what is held is not spent on a snapshot that it cannot follow", SNAP,
+        "C S0A P N L1A L3A L4A L6A S2A P N",
+        "recovering:starting snap? begin:snapshot part0 ! swap l1 "
+        "live:caught_up gap2-2 recovering:gap snap? begin:snapshot part2 ! "
+        "abort no-snap lost2-2:no_replay l3 l4 lost5-5:no_replay l6 "
+        "degraded:no_replay" },
+    { "the answer has what was asked for as a proof, and no more",
+        REPLAY | SNAP, "C S4A P N L5A L6A U T D S5A P N R5A E R6A E",
+        "recovering:starting snap? begin:snapshot part4 ! swap l5 "
+        "live:caught_up l6 degraded:unreadable snap? begin:snapshot part5 ! "
+        "recovering:gap ?5 ! abort no-snap ?6 ! degraded:unreadable" },
+
+    /* ---- heartbeats ---- */
+    { "heartbeats, and the life is in doubt: a probe", REPLAY,
+        "C E H0A D C R0A E J H1A J",
+        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect ?0 "
+        "! in499 l1 live:caught_up in2999" },
+    { "heartbeats confirm the tail", 0, "C L0A K H1A K J",
+        "l0 live:caught_up no-tail l1 tail in2998" },
+    { "heartbeats end the probes", REPLAY, "C E L0A J H1A J K H2A",
+        "recovering:starting ?0 ! l0 live:caught_up in499 l1 in2999 tail "
+        "l2" },
+    { "silence after heartbeats: stale, and probed", REPLAY,
+        "C E H0A T J R0A E J T R0A E J H1A J K",
+        "recovering:starting ?0 ! l0 live:caught_up stale p0 in4999 ! "
+        "in996 p0 ! in1997 fresh l1 in2999 tail" },
+    { "silence after heartbeats, nothing to probe", 0, "C H0A T J K L1A K",
+        "l0 live:caught_up stale never no-tail fresh l1 tail" },
+    { "a heartbeat shows a lost batch", REPLAY, "C E H0A H2A R1A E",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-1 recovering:gap "
+        "?0 r1 ! fixed1-1 l2 live:caught_up" },
+    { "without an id it is no heartbeat", 0, "C H0 J",
+        "l0 live:caught_up never" },
+    { "a restart forgets the heartbeats", REPLAY, "C E H0A L0B J",
+        "recovering:starting ?0 ! l0 live:caught_up clear:new_id l0 in499" },
+    { "after a repair the next heartbeat makes it live", REPLAY,
+        "C E H0A H3A R0A R1A R2A R3A E",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-2 recovering:gap "
+        "?0 r1 r2 r3 ! fixed1-2 live:caught_up" },
+    { "stale while a request runs", REPLAY, "C E H0A H3A T J R0A T",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-2 recovering:gap "
+        "?0 stale in1999 ! failed1" },
+    { "probes that failed are mended though there are heartbeats", REPLAY,
+        "C E H0A T T T T T T T H1A T R1A E",
+        "recovering:starting ?0 ! l0 live:caught_up stale p0 ! failed1 p0 "
+        "! failed1 p0 ! failed1 degraded:replay_failed p0 fresh l1 stale "
+        "! live:caught_up" },
+
+    /* ---- gone ---- */
+    { "gone: nothing is asked or applied any more", REPLAY,
+        "C E L0 T W L1 R0 E T J C D X",
+        "recovering:starting ?0 ! l0 live:caught_up p0 ! gone:silent "
+        "never" },
+    { "gone while a twin is built", REPLAY, "C E L0 L9 R5 W",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-8 recovering:gap "
+        "?0 begin:lost lost1-4:lost ~r5 ! fixed5-5 abort gone:silent" },
+    { "gone while a snapshot comes", SNAP, "C S4A P W N",
+        "recovering:starting snap? begin:snapshot part4 ! abort "
+        "gone:silent" },
 };
 
 /* ---- the player ---------------------------------------------------- */
@@ -314,6 +827,7 @@ struct play {
     int64_t now;
     uint32_t ask;
     uint32_t old_ask;
+    bool late_ask;
     char got[2048];
 };
 
@@ -347,15 +861,39 @@ say_notice(struct play *p, const struct kve_action *a)
     case KVE_NOTICE_REPLAY_FAILED:
         say(p, "failed%" PRIu64, a->first);
         break;
+    case KVE_NOTICE_SNAPSHOT_FAILED:
+        say(p, "no-snap");
+        break;
+    case KVE_NOTICE_STALE:
+        say(p, "stale");
+        break;
+    case KVE_NOTICE_FRESH:
+        say(p, "fresh");
+        break;
     case KVE_NOTICE_HOLD_FULL:
         say(p, "full%" PRIu64, a->first);
         break;
     case KVE_NOTICE_REPLAY: /* stands beside each ? */
+    case KVE_NOTICE_SNAPSHOT:
         break;
     default:
         say(p, "notice%u", a->notice);
         break;
     }
+}
+
+static void
+say_apply(struct play *p, const struct kve_action *a)
+{
+    /* What was handed in comes out, also from the hold buffer. */
+    assert_int_equal(a->msg.payload.len, 8);
+    if (!a->snapshot)
+        assert_memory_equal(a->msg.payload.data, &a->msg.digest, 8);
+    say(p, "%s%s%" PRIu64, a->hidden && !a->snapshot ? "~" : "",
+        a->snapshot       ? "part"
+            : a->replayed ? "r"
+                          : "l",
+        a->msg.number);
 }
 
 static void
@@ -366,15 +904,18 @@ pull(struct play *p)
     while (kve_machine_next(p->m, &a)) {
         switch (a.type) {
         case KVE_ACTION_APPLY:
-            /* What was handed in comes out, also from the hold buffer. */
-            assert_int_equal(a.msg.payload.len, 8);
-            assert_memory_equal(a.msg.payload.data, &a.msg.digest, 8);
-            say(p, "%c%" PRIu64, a.replayed ? 'r' : 'l', a.msg.number);
+            say_apply(p, &a);
             break;
         case KVE_ACTION_ASK:
             p->old_ask = p->ask;
             p->ask = a.ask;
-            say(p, "%c%" PRIu64, a.probe ? 'p' : '?', a.first);
+            if (a.kind == KVE_ASK_SNAPSHOT)
+                say(p, "snap?");
+            else
+                say(p, "%c%" PRIu64, a.kind == KVE_ASK_PROBE ? 'p' : '?',
+                    a.first);
+            if (!p->late_ask)
+                kve_machine_asked(p->m, p->now, a.ask);
             break;
         case KVE_ACTION_STOP:
             assert_int_equal(a.ask, p->ask);
@@ -382,6 +923,15 @@ pull(struct play *p)
             break;
         case KVE_ACTION_CLEAR:
             say(p, "clear:%s", kve_reason_str(a.reason));
+            break;
+        case KVE_ACTION_BEGIN:
+            say(p, "begin:%s", kve_reason_str(a.reason));
+            break;
+        case KVE_ACTION_SWAP:
+            say(p, "swap");
+            break;
+        case KVE_ACTION_ABORT:
+            say(p, "abort");
             break;
         case KVE_ACTION_STATE:
             say(p, "%s:%s", kve_state_str(a.state), kve_reason_str(a.reason));
@@ -398,12 +948,19 @@ feed(struct play *p, const char *word)
 {
     char *end = NULL;
     uint64_t number = strtoull(word + 1, &end, 10);
-    uint64_t digest = number * 31 + (*end != '\0' ? (uint64_t)*end : 'a');
-    /* Lives in this block only, as a received message would. */
+    char life = *end != '\0' ? *end : 'a';
+    bool has_id = life >= 'A' && life <= 'Z';
+    uint64_t digest =
+        number * 31 + (uint64_t)(has_id ? life - 'A' + 'a' : life);
+    /* Live in this block only, as a received message would. */
     uint64_t bytes = digest;
+    uint8_t id[16];
     struct kve_machine_msg msg = { number, digest, { NULL, 0 },
-        { (const uint8_t *)&bytes, 8 }, NULL };
+        { (const uint8_t *)&bytes, 8 }, has_id ? id : NULL, word[0] == 'H' };
     struct kve_source_info info = { .struct_size = sizeof(info) };
+    int64_t at;
+
+    memset(id, life, sizeof(id));
 
     p->now += KVE_MS;
     switch (word[0]) {
@@ -413,6 +970,7 @@ feed(struct play *p, const char *word)
     case 'D':
         kve_machine_disconnected(p->m, p->now);
         break;
+    case 'H':
     case 'L':
         kve_machine_live(p->m, p->now, &msg);
         break;
@@ -438,13 +996,48 @@ feed(struct play *p, const char *word)
         kve_machine_cleared(p->m, p->now);
         break;
     case 'T':
-        if (kve_machine_deadline(p->m) != KVE_NEVER)
-            p->now = kve_machine_deadline(p->m);
+        at = kve_machine_deadline(p->m);
+        if (at != KVE_NEVER && at > p->now)
+            p->now = at;
         kve_machine_timer(p->m, p->now);
         break;
     case 'K':
         kve_machine_info(p->m, &info);
         say(p, info.tail_confirmed ? "tail" : "no-tail");
+        break;
+    case 'J':
+        at = kve_machine_deadline(p->m);
+        if (at == KVE_NEVER)
+            say(p, "never");
+        else
+            say(p, "in%" PRId64, at > p->now ? (at - p->now) / KVE_MS : 0);
+        break;
+    case 'M':
+        kve_machine_info(p->m, &info);
+        say(p, "missing%" PRIu64 "-%" PRIu64, info.missing_first,
+            info.missing_last);
+        break;
+    case 'S':
+        kve_machine_snapshot_begin(
+            p->m, p->now, p->ask, strtoll(word + 1, NULL, 10), id);
+        break;
+    case 'P':
+        kve_machine_snapshot_chunk(p->m, p->now, p->ask, &msg);
+        break;
+    case 'N':
+        kve_machine_snapshot_end(p->m, p->now, p->ask);
+        break;
+    case 'G':
+        kve_machine_snapshot_failed(p->m, p->now, p->ask);
+        break;
+    case 'Q':
+        kve_machine_asked(p->m, p->now, p->ask);
+        break;
+    case 'W':
+        kve_machine_gone(p->m, p->now, KVE_REASON_SILENT);
+        break;
+    case '+':
+        p->now += (int64_t)number * KVE_MS;
         break;
     default:
         fail_msg("no such word: %s", word);
@@ -457,6 +1050,7 @@ play_row(int how, const char *in, struct play *p)
 {
     struct kve_machine_opts opts = {
         .has_replay = (how & REPLAY) != 0,
+        .has_snapshot = (how & SNAP) != 0,
         .rebuild = (how & REPLAY) != 0 && (how & KEEP) == 0,
         .start = (how & LIVE_ONLY) != 0 ? KVE_START_LIVE
             : (how & FROM_5) != 0       ? KVE_START_NUMBER
@@ -465,11 +1059,15 @@ play_row(int how, const char *in, struct play *p)
         .hold_bytes = 1 << 20,
         .hold_items = (how & HOLD_2) != 0 ? 2 : 1000,
         .replay_timeout_ns = 5000 * KVE_MS,
+        .snapshot_timeout_ns = 4000 * KVE_MS,
+        .heartbeat_timeout_ns = 3000 * KVE_MS,
         .tail_probe_ns = (how & NO_PROBE) != 0 ? KVE_NEVER : 500 * KVE_MS,
         .counters = &p->counters,
     };
-    char words[512];
+    char words[1024];
     char *rest = NULL;
+
+    p->late_ask = (how & LATE_ASK) != 0;
 
     assert_int_equal(kve_machine_create(&opts, &p->m, NULL), KVE_OK);
     (void)snprintf(words, sizeof(words), "%s", in);
@@ -502,36 +1100,62 @@ test_stories(void **state)
 /* ---- counters ------------------------------------------------------ */
 
 static const struct {
+    int how;
     const char *in;
     enum kve_counter counter;
     uint64_t want;
 } counts[] = {
-    { "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_GAPS, 1 },
-    { "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_MISSED, 2 },
-    { "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_REPAIRED, 2 },
-    { "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_REPLAYS, 2 },
-    { "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_HELD, 1 },
-    { "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_REPEATS, 1 },
+    { REPLAY, "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_GAPS, 1 },
+    { REPLAY, "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_MISSED, 2 },
+    { REPLAY, "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_REPAIRED, 2 },
+    { REPLAY, "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_REPLAYS, 2 },
+    { REPLAY, "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_HELD, 1 },
+    { REPLAY, "C E L0 L3 R0 R1 R2 R3 E L4", KVE_COUNTER_SUB_REPEATS, 1 },
     /* Held ones with a gap between them that the same answer fills ... */
-    { "C E L0 L2 L5 R0 R1 R2 R3 R4 R5 E", KVE_COUNTER_SUB_GAPS, 2 },
-    { "C E L0 L2 L5 R0 R1 R2 R3 R4 R5 E", KVE_COUNTER_SUB_MISSED, 3 },
-    { "C E L0 L2 L5 R0 R1 R2 R3 R4 R5 E", KVE_COUNTER_SUB_REPAIRED, 3 },
+    { REPLAY, "C E L0 L2 L5 R0 R1 R2 R3 R4 R5 E", KVE_COUNTER_SUB_GAPS, 2 },
+    { REPLAY, "C E L0 L2 L5 R0 R1 R2 R3 R4 R5 E", KVE_COUNTER_SUB_MISSED, 3 },
+    { REPLAY, "C E L0 L2 L5 R0 R1 R2 R3 R4 R5 E", KVE_COUNTER_SUB_REPAIRED, 3 },
     /* ... or the next one. */
-    { "C E L0 L2 R0 R1 L5 E R3 R4 E", KVE_COUNTER_SUB_GAPS, 2 },
-    { "C E L0 L2 R0 R1 L5 E R3 R4 E", KVE_COUNTER_SUB_MISSED, 3 },
-    { "C E L0 L2 R0 R1 L5 E R3 R4 E", KVE_COUNTER_SUB_REPAIRED, 3 },
-    { "C R0 R1 R2 E", KVE_COUNTER_SUB_REPAIRED, 0 },
-    { "C R0 R1 R2 E", KVE_COUNTER_SUB_MISSED, 0 },
-    { "C E L0 L5 R0 R1 R3 R3 R4 E", KVE_COUNTER_SUB_REPLAYS, 3 },
-    { "C E L0 L5 R0 R1 R3 R3 R4 E", KVE_COUNTER_SUB_LOST, 1 },
-    { "C E L0 L5 R0 R1 R3 R3 R4 E", KVE_COUNTER_SUB_REPAIRED, 3 },
-    { "C E L0 T R0 R1 R2 E", KVE_COUNTER_SUB_MISSED, 2 },
-    { "C E L0 T R0 R1 R2 E", KVE_COUNTER_SUB_REPAIRED, 2 },
-    { "C E L0 T R0 R1 R2 E", KVE_COUNTER_SUB_PROBES, 1 },
-    { "C E L0 L0b", KVE_COUNTER_SUB_RESTARTS, 1 },
-    { "C E L0 X", KVE_COUNTER_SUB_RESETS, 1 },
-    { "C E L0 X", KVE_COUNTER_SUB_RESTARTS, 0 },
-    { "C L2 T T T T T", KVE_COUNTER_SUB_REPLAY_TIMEOUTS, 3 },
+    { REPLAY, "C E L0 L2 R0 R1 L5 E R3 R4 E", KVE_COUNTER_SUB_GAPS, 2 },
+    { REPLAY, "C E L0 L2 R0 R1 L5 E R3 R4 E", KVE_COUNTER_SUB_MISSED, 3 },
+    { REPLAY, "C E L0 L2 R0 R1 L5 E R3 R4 E", KVE_COUNTER_SUB_REPAIRED, 3 },
+    { REPLAY, "C R0 R1 R2 E", KVE_COUNTER_SUB_REPAIRED, 0 },
+    { REPLAY, "C R0 R1 R2 E", KVE_COUNTER_SUB_MISSED, 0 },
+    { REPLAY, "C E L0 L5 R0 R1 R3 R3 R4 E", KVE_COUNTER_SUB_REPLAYS, 3 },
+    { REPLAY, "C E L0 L5 R0 R1 R3 R3 R4 E", KVE_COUNTER_SUB_LOST, 1 },
+    { REPLAY, "C E L0 L5 R0 R1 R3 R3 R4 E", KVE_COUNTER_SUB_REPAIRED, 3 },
+    { REPLAY, "C E L0 T R0 R1 R2 E", KVE_COUNTER_SUB_MISSED, 2 },
+    { REPLAY, "C E L0 T R0 R1 R2 E", KVE_COUNTER_SUB_REPAIRED, 2 },
+    { REPLAY, "C E L0 T R0 R1 R2 E", KVE_COUNTER_SUB_PROBES, 1 },
+    { REPLAY, "C E L0 L0b", KVE_COUNTER_SUB_RESTARTS, 1 },
+    { REPLAY, "C E L0 X", KVE_COUNTER_SUB_RESETS, 1 },
+    { REPLAY, "C E L0 X", KVE_COUNTER_SUB_RESTARTS, 0 },
+    { REPLAY, "C L2 T T T T T", KVE_COUNTER_SUB_REPLAY_TIMEOUTS, 3 },
+    /* Restarts by what showed them, each of them a restart. */
+    { REPLAY, "C E L0 L1 L0b", KVE_COUNTER_SUB_RESTARTS_DIGEST, 1 },
+    { REPLAY, "C E L0 D C R0b R0b E", KVE_COUNTER_SUB_RESTARTS_DIGEST, 1 },
+    { REPLAY, "C E L0A L1A L2B", KVE_COUNTER_SUB_RESTARTS_ID, 1 },
+    { REPLAY, "C E L0A L1A L2B", KVE_COUNTER_SUB_RESTARTS, 1 },
+    { REPLAY, "C E L0A L1A L2B", KVE_COUNTER_SUB_RESTARTS_DIGEST, 0 },
+    { REPLAY, "C E L0A L2A R0B", KVE_COUNTER_SUB_RESTARTS_ID, 1 },
+    { REPLAY, "C R0 R1 R2 E T E", KVE_COUNTER_SUB_RESTARTS_ANSWER, 1 },
+    { REPLAY | FROM_5, "C E L2 R0 R1 R2 E", KVE_COUNTER_SUB_RESTARTS_NUMBER,
+        1 },
+    { REPLAY | FROM_5, "C E L2 R0 R1 R2 E", KVE_COUNTER_SUB_RESTARTS, 1 },
+    { REPLAY, "C E L0A H1A H1A H2A", KVE_COUNTER_SUB_HEARTBEATS, 3 },
+    { REPLAY, "C E L0A H1A T", KVE_COUNTER_SUB_STALES, 1 },
+    { REPLAY, "C E L0A H1A T H2A T", KVE_COUNTER_SUB_STALES, 2 },
+    { REPLAY, "C E L0 L9 R5 F T R8 R9 E", KVE_COUNTER_SUB_REBUILDS, 2 },
+    { REPLAY, "C E L0 L9 R7 E", KVE_COUNTER_SUB_CLEARS, 0 },
+    { REPLAY | SNAP, "C G R0 E", KVE_COUNTER_SUB_SNAPSHOTS, 1 },
+    { REPLAY | SNAP, "C G R0 E", KVE_COUNTER_SUB_SNAPSHOTS_FAILED, 1 },
+    { REPLAY | SNAP, "C S4A P N", KVE_COUNTER_SUB_SNAPSHOTS_TAKEN, 1 },
+    { REPLAY | SNAP, "C S4A P N", KVE_COUNTER_SUB_SNAPSHOTS_FAILED, 0 },
+    { REPLAY | SNAP, "C L7A S4A P N R7A", KVE_COUNTER_SUB_SNAPSHOTS_TAKEN, 0 },
+    { REPLAY | SNAP, "C L7A S4A P N R7A", KVE_COUNTER_SUB_SNAPSHOTS_FAILED, 1 },
+    /* One gap, one request for it (B12). */
+    { REPLAY | SNAP, "C S4A P N L5A L8A R5A R6A R7A R8A E L9A",
+        KVE_COUNTER_SUB_REPLAYS, 1 },
 };
 
 static void
@@ -541,7 +1165,7 @@ test_counters(void **state)
     for (size_t i = 0; i < N_OF(counts); i++) {
         struct play p = { .now = KVE_MS };
 
-        play_row(REPLAY, counts[i].in, &p);
+        play_row(counts[i].how, counts[i].in, &p);
         uint64_t got = kve_sub_count_get(&p.counters, counts[i].counter);
         if (got != counts[i].want)
             fail_msg("%s: %s is %" PRIu64 ", want %" PRIu64, counts[i].in,

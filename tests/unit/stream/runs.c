@@ -1,0 +1,168 @@
+/*
+ * runs.c - see runs.h.
+ */
+#include "runs.h"
+
+#include "arena.h"
+#include "base/clock.h"
+#include "explore.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_WORLDS 16
+#define SAY_EVERY 5000000 /* schedules */
+
+/* Many of what goes well, few of what goes wrong. */
+#define DRAWN                                                                 \
+    "PPPPPPPPQQQQppppDDDDDDJJCCCCCCCCKKKreRaaaaWWWWWWWWhFTTTTTTHUZXYBBSSSSSS" \
+    "ssLNG"
+
+/* World number i of 16, if a row allows it. */
+static bool
+make_config(const struct run *run, unsigned i, struct config *ret_config)
+{
+    static const struct {
+        unsigned off;
+        unsigned on;
+        const char *name;
+    } pairs[] = {
+        { NO_REPLAY, REPLAY, "replay " },
+        { NO_SNAPSHOTS, SNAPSHOTS, "snapshots " },
+        { NO_IDS, IDS, "ids " },
+        { KEEP, REBUILD, "rebuild " },
+    };
+    static char name[64];
+
+    name[0] = '\0';
+    for (unsigned p = 0; p < 4; p++) {
+        bool on = (i & (1U << p)) != 0;
+        if ((run->worlds & (on ? pairs[p].on : pairs[p].off)) == 0)
+            return false;
+        strcat(name, on ? pairs[p].name : "");
+    }
+    (void)snprintf(name + strlen(name), sizeof(name) - strlen(name),
+        "buffer %u hold %u", run->cap, run->hold);
+    memset(ret_config, 0, sizeof(*ret_config));
+    ret_config->name = name;
+    ret_config->replay = (i & 1) != 0;
+    ret_config->snapshot = (i & 2) != 0;
+    ret_config->ids = (i & 4) != 0;
+    ret_config->rebuild = (i & 8) != 0;
+    ret_config->cap = run->cap;
+    ret_config->hold_items = run->hold;
+    return true;
+}
+
+/* Under a sanitizer everything is ten times slower, and two letters less are
+ * ten times fewer schedules. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOWER 2
+#else
+#define SLOWER 0
+#endif
+
+static unsigned
+limit_of(unsigned length)
+{
+    const char *text = getenv("KVE_EXHAUSTIVE_LENGTH");
+    unsigned limit =
+        text != NULL ? (unsigned)strtoul(text, NULL, 10) : length - SLOWER;
+
+    return limit < length ? limit : length;
+}
+
+static void
+print_found(const char *what, const struct found *found, int64_t began)
+{
+    unsigned inputs = 0;
+
+    for (unsigned i = 0; i < N_LETTERS; i++)
+        inputs += found->seen[i] > 0;
+    (void)printf("%s: %u inputs seen, %" PRIu64 " schedules, %" PRIu64
+                 " points, %" PRIu64 " steps, %.1f s\n",
+        what, inputs, found->schedules, found->points, found->steps,
+        (double)(kve_now_ns() - began) / (1000.0 * (double)KVE_MS));
+    (void)fflush(stdout);
+}
+
+static bool
+run_search(const struct run *run, unsigned world, struct found *all)
+{
+    struct config config;
+    struct found found = { 0 };
+    struct search search = { &config, run->start, run->alphabet,
+        limit_of(run->length) };
+    int64_t began = kve_now_ns();
+    char what[200];
+    bool good;
+
+    if (!make_config(run, world, &config))
+        return true;
+    good = explore(&search, &found);
+    (void)snprintf(what, sizeof(what), "%s, %s, length %u", run->name,
+        config.name, search.length);
+    print_found(what, &found, began);
+    all->schedules += found.schedules;
+    all->points += found.points;
+    all->steps += found.steps;
+    for (unsigned i = 0; i < N_LETTERS; i++)
+        all->seen[i] += found.seen[i];
+    return good;
+}
+
+bool
+run_searches(const struct run *runs, size_t n)
+{
+    struct found all = { 0 };
+    int64_t began = kve_now_ns();
+    bool good = true;
+
+    kve_arena_install();
+    for (size_t i = 0; i < n && good; i++)
+        for (unsigned world = 0; world < N_WORLDS && good; world++)
+            good = run_search(&runs[i], world, &all);
+    print_found("all", &all, began);
+    return good && all.schedules > 0;
+}
+
+/* ---- at random ----------------------------------------------------- */
+
+static bool
+run_seed(uint64_t seed, bool verbose, struct found *found)
+{
+    static const uint8_t caps[] = { 1, 2, 3, 8 };
+    static const uint8_t holds[] = { 1, 2, 4, 12 };
+    struct run run = { "random", ANY, caps[seed / 16 % 4], holds[seed / 64 % 4],
+        "", DRAWN, 0 };
+    struct config config;
+
+    (void)make_config(&run, (unsigned)(seed % N_WORLDS), &config);
+    return explore_random(&config, run.alphabet, seed,
+        20 + (unsigned)(seed % 21), verbose, found);
+}
+
+bool
+run_random(uint64_t n)
+{
+    const char *count = getenv("KVE_SCHEDULES");
+    const char *seed = getenv("KVE_SCHEDULES_SEED");
+    struct found found = { 0 };
+    int64_t began = kve_now_ns();
+    bool good = true;
+
+    kve_arena_install();
+    if (seed != NULL)
+        return run_seed(strtoull(seed, NULL, 10), true, &found);
+    if (count != NULL)
+        n = strtoull(count, NULL, 10);
+    for (uint64_t i = 0; i < n && good; i++) {
+        if (i > 0 && i % SAY_EVERY == 0)
+            print_found("so far", &found, began);
+        good = run_seed(i, false, &found);
+    }
+    print_found("random", &found, began);
+    return good && found.schedules == n;
+}
