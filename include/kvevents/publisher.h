@@ -36,6 +36,14 @@ enum kve_replay_shape {
     KVE_REPLAY_NO_TOPIC = 1    /* "", number, payload: vLLM up to 0.25 */
 };
 
+/* What an AllBlocksCleared without an owner empties in a snapshot: the rule
+ * that the readers of this publisher follow. */
+enum kve_clear_scope {
+    KVE_CLEAR_DEFAULT = 0, /* the GPU, as readers of a publisher with id do */
+    KVE_CLEAR_GPU = 1,     /* blocks whose medium is GPU or not said */
+    KVE_CLEAR_ALL = 2      /* every medium */
+};
+
 /* Zero or NULL means the default, everywhere. Strings are copied. */
 struct kve_pub_opts {
     size_t struct_size;
@@ -46,7 +54,7 @@ struct kve_pub_opts {
     uint32_t layout; /* enum kve_layout of kve_pub_publish() */
     uint32_t replay_shape; /* enum kve_replay_shape */
     /* Data-parallel rank. Set (also to 0): it is written into batches that
-     * name none, and moves both endpoints as kve_endpoint_of_rank() says. */
+     * name none, and moves all endpoints as kve_endpoint_of_rank() says. */
     struct kve_int rank;
     /* Publishers of this deployment, for the check that no rank's port is
      * another one's; default rank + 1. */
@@ -56,13 +64,15 @@ struct kve_pub_opts {
                             * KVE_NONE: none */
     uint32_t queue_items;  /* batches between publish and sender; default
                             * 100,000, at most 16,777,216 */
-    uint32_t max_replays;  /* replay requests served at a time; default 16, at
-                            * most 65,536 */
+    uint32_t max_replays;  /* replay requests served at a time, and snapshot
+                            * requests that wait; default 16, at most 65,536 */
     uint32_t replay_timeout_ms; /* a reader that takes nothing is given up;
                                  * default 30,000 */
     uint32_t shutdown_ms;       /* limit of kve_pub_destroy(); default 1,000 */
     uint32_t sndbuf;     /* kernel's send buffer, bytes; default the system's */
-    size_t queue_bytes;  /* payload bytes queued; default 256 MiB */
+    size_t queue_bytes;  /* payload bytes queued; default 256 MiB. With
+                          * snapshots as much again, at most, is held until it
+                          * was recorded */
     size_t buffer_bytes; /* payload bytes kept for replay; default 1 GiB. As
                           * much again at most is held for readers that are
                           * slower than the stream; beyond it the request
@@ -73,15 +83,42 @@ struct kve_pub_opts {
                             * above that they wait */
     uint64_t first_number; /* of the first batch; default 0 */
     struct kve_curve curve;
+    /*
+     * Snapshots: what the cache holds, for readers that come late. Default:
+     * none. With an endpoint here they are served there; readers may ask on
+     * the replay endpoint as well. snapshots 1: on the replay endpoint only.
+     * Either gives batches an id, and sends heartbeats.
+     *
+     * A snapshot tells of every batch that was sent live before the request
+     * was read. It has the copies of every block in every scope, also of
+     * blocks that came without tokens or behind an unknown parent: those are
+     * stored by hash, so that what a reader counts is what the stream says.
+     * What a thread of its own cannot read of the batches, or what the full
+     * queue turned away, it does not know; then there is none until an
+     * AllBlocksCleared empties all media (KVE_CLEAR_ALL), or a restart.
+     */
+    const char *snapshot_endpoint;
+    uint32_t snapshots;
+    uint32_t snapshot_timeout_ms; /* a reader that takes nothing of it for so
+                                   * long is given up, and one that has not
+                                   * all in ten times that; 30,000 */
+    size_t snapshot_max_bytes;    /* of one; larger: none is to be had until it
+                                   * fits again; 256 MiB */
+    uint32_t snapshot_max_blocks; /* blocks whose tokens are kept; beyond it
+                                   * the same; default 4,194,304 */
+    uint32_t clear_scope;         /* enum kve_clear_scope */
+    uint32_t heartbeat_ms; /* an empty batch when nothing was published for so
+                            * long; default 1,000 with snapshots, else none;
+                            * KVE_NONE: none. Needs an id */
+    const uint8_t *publisher_id; /* 16 bytes; default: random with snapshots,
+                                  * else none. kve_pub_publish() writes it */
 };
 
-#define KVE_PUB_OPTS_INIT                                                     \
-    {                                                                         \
-        sizeof(struct kve_pub_opts), NULL, NULL, NULL, 0, 0, 0, { 0, false }, \
-            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,                               \
-        {                                                                     \
-            NULL, NULL, NULL                                                  \
-        }                                                                     \
+#define KVE_PUB_OPTS_INIT                                                      \
+    {                                                                          \
+        sizeof(struct kve_pub_opts), NULL, NULL, NULL, 0, 0, 0, { 0, false },  \
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { NULL, NULL, NULL }, NULL, 0, \
+            0, 0, 0, 0, 0, NULL                                                \
     }
 
 /* The same as KVE_PUB_OPTS_INIT for languages without macros. */
@@ -170,6 +207,10 @@ KVE_API void kve_pub_destroy(kve_publisher *pub);
  */
 KVE_API const char *kve_pub_endpoint(const kve_publisher *pub);
 KVE_API const char *kve_pub_replay_endpoint(const kve_publisher *pub);
+KVE_API const char *kve_pub_snapshot_endpoint(const kve_publisher *pub);
+
+/* The id in its batches, 16 bytes, or NULL. Borrowed as above. */
+KVE_API const uint8_t *kve_pub_publisher_id(const kve_publisher *pub);
 
 /* true: the live socket was bound, false: connected. */
 KVE_API bool kve_pub_bound(const kve_publisher *pub);

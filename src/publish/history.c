@@ -194,6 +194,20 @@ find(const struct kve_history *h, uint64_t start)
     return low;
 }
 
+struct kve_payload *
+kve_history_at(
+    const struct kve_history *h, uint64_t start, uint64_t *ret_number)
+{
+    uint64_t at = find(h, start);
+    const struct kve_chunk *chunk;
+
+    if (at == h->end)
+        return NULL;
+    chunk = chunk_of(h, at);
+    *ret_number = chunk->entry[at % KVE_CHUNK].number;
+    return chunk->entry[at % KVE_CHUNK].payload;
+}
+
 kve_status
 kve_history_cut(struct kve_history *h, uint64_t start, struct kve_cut *ret_cut)
 {

@@ -83,6 +83,11 @@ void kve_history_release(struct kve_history *h);
 kve_status kve_history_put(
     struct kve_history *h, uint64_t number, struct kve_payload *payload);
 
+/* The first batch whose number is start or above, borrowed until the next
+ * kve_history_put(); NULL: there is none. */
+struct kve_payload *kve_history_at(
+    const struct kve_history *h, uint64_t start, uint64_t *ret_number);
+
 /*
  * Cut from the first batch whose number is start or above to the newest.
  * Release the cut with kve_cut_release().

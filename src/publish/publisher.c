@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #define DEFAULT_ENDPOINT "tcp://127.0.0.1:5557"
@@ -29,6 +30,12 @@
 #define DEFAULT_QUEUE_BYTES ((size_t)256 << 20)
 #define DEFAULT_BUFFER_BYTES ((size_t)1 << 30)
 #define DEFAULT_MAX_OUT_BYTES ((size_t)512 << 20)
+#define DEFAULT_SNAPSHOT_TIMEOUT_MS 30000
+#define DEFAULT_SNAPSHOT_MAX_BYTES ((size_t)256 << 20)
+#define DEFAULT_SNAPSHOT_MAX_BLOCKS 4194304
+#define DEFAULT_HEARTBEAT_MS 1000
+
+#define SNAPSHOT_HWM 16 /* replies the library queues for one reader */
 
 #define MAX_REPLAYS 65536
 #define MAX_REQUEST_LEN 1024 /* a request is 8 bytes */
@@ -82,6 +89,15 @@ fill_defaults(struct kve_pub_opts *opts)
     default_size(&opts->queue_bytes, DEFAULT_QUEUE_BYTES);
     default_size(&opts->buffer_bytes, DEFAULT_BUFFER_BYTES);
     default_size(&opts->max_out_bytes, DEFAULT_MAX_OUT_BYTES);
+    if (opts->snapshot_endpoint == NULL)
+        opts->snapshot_endpoint = "";
+    if (opts->snapshot_endpoint[0] != '\0')
+        opts->snapshots = 1;
+    default_u32(&opts->snapshot_timeout_ms, DEFAULT_SNAPSHOT_TIMEOUT_MS);
+    default_size(&opts->snapshot_max_bytes, DEFAULT_SNAPSHOT_MAX_BYTES);
+    default_u32(&opts->snapshot_max_blocks, DEFAULT_SNAPSHOT_MAX_BLOCKS);
+    default_u32(&opts->heartbeat_ms,
+        opts->snapshots != 0 ? DEFAULT_HEARTBEAT_MS : KVE_NONE);
     if (!opts->rank.set)
         opts->rank.value = 0; /* moves no port */
     if (opts->buffer_steps == KVE_NONE)
@@ -138,6 +154,12 @@ check_numbers(const struct kve_pub_opts *opts, struct kve_error *err)
         { "max_replays", opts->max_replays, 1, MAX_REPLAYS },
         { "replay_timeout_ms", opts->replay_timeout_ms, 1, INT_MAX },
         { "shutdown_ms", opts->shutdown_ms, 1, INT_MAX },
+        { "snapshots", opts->snapshots, 0, 1 },
+        { "snapshot_timeout_ms", opts->snapshot_timeout_ms, 1, INT_MAX },
+        { "clear_scope", opts->clear_scope, KVE_CLEAR_DEFAULT, KVE_CLEAR_ALL },
+        { "heartbeat_ms",
+            opts->heartbeat_ms == KVE_NONE ? 1 : opts->heartbeat_ms, 1,
+            INT_MAX },
     };
 
     for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++) {
@@ -150,21 +172,55 @@ check_numbers(const struct kve_pub_opts *opts, struct kve_error *err)
 }
 
 static kve_status
-check_endpoints(const struct kve_pub_opts *opts, struct kve_error *err)
+check_endpoint(const char *endpoint, const char *option, struct kve_error *err)
 {
     struct kve_endpoint parsed;
-    kve_status status;
 
     /* First, since it lists the schemes there are. */
-    if (kve_transport_find(opts->endpoint, err) == NULL)
+    if (kve_transport_find(endpoint, err) == NULL)
         return KVE_E_INVAL;
-    status = kve_endpoint_parse(opts->endpoint, "endpoint", &parsed, err);
-    if (status != KVE_OK || opts->replay_endpoint[0] == '\0')
-        return status;
-    if (kve_transport_find(opts->replay_endpoint, err) == NULL)
-        return KVE_E_INVAL;
-    return kve_endpoint_parse(
-        opts->replay_endpoint, "replay_endpoint", &parsed, err);
+    return kve_endpoint_parse(endpoint, option, &parsed, err);
+}
+
+/* Each by itself, and no two of them in each other's way. */
+static kve_status
+check_endpoints(const struct kve_pub_opts *opts, struct kve_error *err)
+{
+    const struct kve_endpoint_role roles[] = {
+        { opts->endpoint, "live", "endpoint" },
+        { opts->replay_endpoint, "replay", "replay endpoint" },
+        { opts->snapshot_endpoint, "snapshot", "snapshot endpoint" },
+    };
+    const size_t n = sizeof(roles) / sizeof(roles[0]);
+    kve_status status = check_endpoint(opts->endpoint, "endpoint", err);
+
+    if (status == KVE_OK && opts->replay_endpoint[0] != '\0')
+        status = check_endpoint(opts->replay_endpoint, "replay_endpoint", err);
+    if (status == KVE_OK && opts->snapshot_endpoint[0] != '\0')
+        status =
+            check_endpoint(opts->snapshot_endpoint, "snapshot_endpoint", err);
+    for (size_t i = 0; i < n && status == KVE_OK; i++)
+        for (size_t j = i + 1; j < n && status == KVE_OK; j++)
+            status = kve_endpoint_check_apart(
+                &roles[i], &roles[j], opts->ranks, err);
+    return status;
+}
+
+static kve_status
+check_snapshots(const struct kve_pub_opts *opts, struct kve_error *err)
+{
+    if (opts->snapshots != 0 && opts->snapshot_endpoint[0] == '\0' &&
+        opts->replay_endpoint[0] == '\0')
+        return kve_fail(err, KVE_E_INVAL,
+            "snapshots is 1 and there is nowhere to ask for one; set "
+            "snapshot_endpoint or replay_endpoint");
+    if (opts->heartbeat_ms != KVE_NONE && opts->snapshots == 0 &&
+        opts->publisher_id == NULL)
+        return kve_fail(err, KVE_E_INVAL,
+            "heartbeat_ms is %" PRIu32 " without an id, and readers know a "
+            "heartbeat by it; set publisher_id",
+            opts->heartbeat_ms);
+    return KVE_OK;
 }
 
 /* The options as they count: defaults filled in, everything checked. */
@@ -184,8 +240,7 @@ read_opts(const struct kve_pub_opts *given, struct kve_pub_opts *ret,
     if (status == KVE_OK)
         status = check_endpoints(ret, err);
     if (status == KVE_OK)
-        status = kve_endpoint_check_ranks(
-            ret->endpoint, ret->replay_endpoint, ret->ranks, err);
+        status = check_snapshots(ret, err);
     return status;
 }
 
@@ -258,6 +313,62 @@ open_replay(
         "replay_endpoint", &pub->replay_endpoint, err);
 }
 
+/* A publisher's life has a name of its own. */
+static kve_status
+choose_id(
+    kve_publisher *pub, const struct kve_pub_opts *opts, struct kve_error *err)
+{
+    pub->has_id = opts->publisher_id != NULL || opts->snapshots != 0;
+    if (opts->publisher_id != NULL)
+        memcpy(pub->id, opts->publisher_id, sizeof(pub->id));
+    else if (pub->has_id &&
+        getrandom(pub->id, sizeof(pub->id), 0) != (ssize_t)sizeof(pub->id))
+        return kve_fail(err, KVE_E_SYSTEM, "no random bytes for an id: %s",
+            strerror(errno));
+    return KVE_OK;
+}
+
+static kve_status
+open_recorder(
+    kve_publisher *pub, const struct kve_pub_opts *opts, struct kve_error *err)
+{
+    char endpoint[KVE_ENDPOINT_MAX] = "";
+    struct kve_recorder_opts rec = { .context = pub->context,
+        .counters = &pub->counters,
+        .sender_fd = pub->wake_fd,
+        .layout = pub->layout,
+        .rank = opts->rank,
+        .publisher_id = pub->id,
+        .first_number = opts->first_number,
+        .ring_items = opts->queue_items,
+        .ring_bytes = opts->queue_bytes,
+        .max_bytes = opts->snapshot_max_bytes,
+        .max_blocks = opts->snapshot_max_blocks,
+        .clear_all = opts->clear_scope == KVE_CLEAR_ALL,
+        .max_asks = opts->max_replays,
+        .timeout_ns = opts->snapshot_timeout_ms * KVE_MS,
+        .serve = { .endpoint = endpoint,
+            .hwm = SNAPSHOT_HWM,
+            .sndbuf = opts->sndbuf,
+            .apart = true,
+            .max_request_len = MAX_REQUEST_LEN,
+            .curve = opts->curve } };
+    kve_status status = KVE_OK;
+
+    if (opts->snapshots == 0)
+        return KVE_OK;
+    if (opts->snapshot_endpoint[0] != '\0')
+        status = kve_endpoint_of_rank(opts->snapshot_endpoint,
+            (uint32_t)opts->rank.value, endpoint, sizeof(endpoint), err);
+    if (status == KVE_OK)
+        status = kve_recorder_create(&rec, &pub->recorder, err);
+    if (status == KVE_OK)
+        status = kve_recorder_start(pub->recorder, err);
+    if (status == KVE_OK)
+        pub->replays.recorder = pub->recorder;
+    return status;
+}
+
 static void
 set_up(kve_publisher *pub, const struct kve_pub_opts *opts)
 {
@@ -265,8 +376,12 @@ set_up(kve_publisher *pub, const struct kve_pub_opts *opts)
 
     pub->layout = (enum kve_layout)opts->layout;
     pub->rank = opts->rank;
+    atomic_init(&pub->last_rank, KVE_NO_RANK);
     pub->max_out_bytes = opts->max_out_bytes;
     pub->shutdown_ms = opts->shutdown_ms;
+    pub->heartbeat_ns = opts->heartbeat_ms == KVE_NONE
+        ? KVE_NEVER
+        : opts->heartbeat_ms * KVE_MS;
     pub->topic_span =
         (struct kve_span){ (const uint8_t *)pub->topic, strlen(pub->topic) };
 
@@ -297,7 +412,14 @@ kve_pub_create(kve_context *context, const struct kve_pub_opts *given,
         return kve_fail_nomem(err, "publisher");
     pub->wake_fd = -1;
 
-    status = kve_context_ref(context, 2, &pub->context, err);
+    /* Snapshots are large; a thread of their own keeps them from delaying
+     * the live stream. */
+    status = opts.snapshot_endpoint[0] != '\0'
+        ? kve_context_ref_apart(context, 3, &pub->context, err)
+        : kve_context_ref(context, 2, &pub->context, err);
+    if (status != KVE_OK)
+        goto out;
+    status = choose_id(pub, &opts, err);
     if (status != KVE_OK)
         goto out;
     status = copy_text(opts.topic, "topic", &pub->topic, err);
@@ -329,6 +451,9 @@ kve_pub_create(kve_context *context, const struct kve_pub_opts *given,
     if (status != KVE_OK)
         goto out;
     status = open_replay(pub, &opts, err);
+    if (status != KVE_OK)
+        goto out;
+    status = open_recorder(pub, &opts, err);
     if (status != KVE_OK)
         goto out;
     status = kve_sender_start(pub, err);
@@ -411,6 +536,8 @@ publish_bytes(kve_publisher *pub, const void *data, size_t len, uint32_t flags,
         kve_payload_unref(payload);
     if (status == KVE_E_CLOSED)
         return fail_closed(err);
+    if (status != KVE_OK && (flags & KVE_PAYLOAD_HEARTBEAT))
+        return status; /* as if it had never been */
 
     kve_pub_count(&pub->counters, KVE_COUNTER_PUB_BATCHES, 1);
     kve_pub_count(&pub->counters, KVE_COUNTER_PUB_BYTES, len);
@@ -454,6 +581,26 @@ give_scratch(struct kve_scratch *scratch)
     atomic_store_explicit(&scratch->taken, false, memory_order_release);
 }
 
+/* What a heartbeat names, since readers may tell streams apart by it. Written
+ * when it changes, so that callers share the line. */
+static void
+note_rank(kve_publisher *pub, int64_t rank)
+{
+    if (atomic_load_explicit(&pub->last_rank, memory_order_relaxed) != rank)
+        atomic_store_explicit(&pub->last_rank, rank, memory_order_relaxed);
+}
+
+static struct kve_int
+last_rank(kve_publisher *pub)
+{
+    int64_t rank = atomic_load_explicit(&pub->last_rank, memory_order_relaxed);
+
+    /* The recorder reads payloads that came encoded, too. */
+    if (pub->recorder != NULL)
+        return kve_recorder_rank(pub->recorder);
+    return rank == KVE_NO_RANK ? pub->rank : (struct kve_int){ rank, true };
+}
+
 static kve_status
 encode(kve_publisher *pub, const struct kve_batch_view *given,
     struct kve_buffer *buf, struct kve_error *err)
@@ -469,36 +616,55 @@ encode(kve_publisher *pub, const struct kve_batch_view *given,
         return status;
     if (!view.rank.set)
         view.rank = pub->rank;
-    return kve_batch_encode(&view, pub->layout, buf, err);
+    if (view.publisher_id == NULL && pub->has_id)
+        view.publisher_id = pub->id;
+    status = kve_batch_encode(&view, pub->layout, buf, err);
+    if (status == KVE_OK && view.rank.set)
+        note_rank(pub, view.rank.value);
+    return status;
 }
 
-kve_status
-kve_pub_publish(kve_publisher *pub, const struct kve_batch_view *view,
-    uint64_t *ret_number, struct kve_error *err)
+static kve_status
+publish_view(kve_publisher *pub, const struct kve_batch_view *view,
+    uint32_t flags, uint64_t *ret_number, struct kve_error *err)
 {
     struct kve_buffer own = KVE_BUFFER_INIT;
-    struct kve_scratch *scratch;
-    struct kve_buffer *buf;
-    kve_status status;
+    struct kve_scratch *scratch = take_scratch(pub);
+    struct kve_buffer *buf = scratch != NULL ? &scratch->buf : &own;
+    kve_status status = encode(pub, view, buf, err);
 
-    if (pub->null) {
-        null_publish(pub, ret_number);
-        return KVE_OK;
-    }
-    if (forked(pub))
-        return fail_forked(err);
-
-    scratch = take_scratch(pub);
-    buf = scratch != NULL ? &scratch->buf : &own;
-    status = encode(pub, view, buf, err);
     if (status == KVE_OK)
-        status = publish_bytes(pub, buf->data, buf->len, 0, ret_number, err);
+        status =
+            publish_bytes(pub, buf->data, buf->len, flags, ret_number, err);
     else
         kve_pub_count(&pub->counters, KVE_COUNTER_PUB_UNENCODABLE, 1);
     if (scratch != NULL)
         give_scratch(scratch);
     kve_buffer_release(&own);
     return status;
+}
+
+void
+kve_pub_heartbeat(kve_publisher *pub)
+{
+    struct kve_batch_view view = KVE_BATCH_VIEW_INIT;
+
+    view.rank = last_rank(pub);
+    if (publish_view(pub, &view, KVE_PAYLOAD_HEARTBEAT, NULL, NULL) == KVE_OK)
+        kve_pub_count(&pub->counters, KVE_COUNTER_PUB_HEARTBEATS, 1);
+}
+
+kve_status
+kve_pub_publish(kve_publisher *pub, const struct kve_batch_view *view,
+    uint64_t *ret_number, struct kve_error *err)
+{
+    if (pub->null) {
+        null_publish(pub, ret_number);
+        return KVE_OK;
+    }
+    if (forked(pub))
+        return fail_forked(err);
+    return publish_view(pub, view, 0, ret_number, err);
 }
 
 static kve_status
@@ -578,6 +744,7 @@ close_sockets(kve_publisher *pub, int64_t deadline_ns)
         replays->transport->replay_serve_close(
             replays->serve, ms_left(deadline_ns));
     replays->serve = NULL;
+    kve_recorder_close(pub->recorder, ms_left(deadline_ns));
 }
 
 kve_status
@@ -595,6 +762,7 @@ kve_pub_shutdown(kve_publisher *pub, int timeout_ms, uint64_t *ret_lost,
         deadline_ns = kve_now_ns() + timeout_ms * KVE_MS;
         kve_queue_close(&pub->queue);
         kve_sender_stop(pub, deadline_ns);
+        kve_recorder_stop(pub->recorder);
         lost = kve_queue_tail(&pub->queue) - kve_queue_head(&pub->queue);
         kve_pub_count(&pub->counters, KVE_COUNTER_PUB_LOST_SHUTDOWN, lost);
         close_sockets(pub, deadline_ns);
@@ -623,6 +791,7 @@ park(kve_publisher *pub)
         pub->live_transport->live_out_close(pub->live, 0);
     if (pub->replays.serve != NULL)
         pub->replays.transport->replay_serve_close(pub->replays.serve, 0);
+    kve_recorder_park(pub->recorder);
     if (pub->wake_fd >= 0)
         (void)close(pub->wake_fd);
     kve_context_unref(pub->context);
@@ -642,7 +811,9 @@ kve_pub_destroy(kve_publisher *pub)
     }
     (void)kve_pub_shutdown(pub, -1, NULL, NULL);
     /* What creation left half-made. */
+    kve_recorder_stop(pub->recorder);
     close_sockets(pub, 0);
+    kve_recorder_destroy(pub->recorder);
     kve_history_release(&pub->history);
     kve_queue_release(&pub->queue);
     kve_flush_release(&pub->flush);
@@ -670,6 +841,18 @@ const char *
 kve_pub_replay_endpoint(const kve_publisher *pub)
 {
     return pub->replay_endpoint != NULL ? pub->replay_endpoint : "";
+}
+
+const char *
+kve_pub_snapshot_endpoint(const kve_publisher *pub)
+{
+    return pub->recorder != NULL ? kve_recorder_endpoint(pub->recorder) : "";
+}
+
+const uint8_t *
+kve_pub_publisher_id(const kve_publisher *pub)
+{
+    return pub->has_id ? pub->id : NULL;
 }
 
 bool

@@ -20,6 +20,11 @@
  * has not taken is given back only then, and once a second when the socket is
  * a connected one, which may have to follow a name.
  *
+ * With snapshots a batch goes to the recorder as well, just before it is sent
+ * live; see recorder.h, which has a thread of its own. When nothing was
+ * published for a while, the sender itself publishes an empty batch, through
+ * the queue like everybody: a heartbeat.
+ *
  * Shutting down: the queue takes no more; the sender goes on until queue and
  * replays are empty or the deadline is there, and ends. The sockets are closed
  * by the thread that shuts down, with what is left of the limit as linger.
@@ -30,6 +35,7 @@
 #include "base/counters.h"
 #include "publish/history.h"
 #include "publish/queue.h"
+#include "publish/recorder.h"
 #include "publish/replay.h"
 #include "transport/endpoint.h"
 #include "transport/transport.h"
@@ -73,6 +79,10 @@ struct kve_publisher {
     char *endpoint;
     char *replay_endpoint;
     bool bound;
+    bool has_id;
+    uint8_t id[16];            /* written into batches that have none */
+    int64_t heartbeat_ns;      /* KVE_NEVER: none */
+    _Atomic int64_t last_rank; /* of kve_pub_publish(); KVE_NO_RANK: none */
 
     struct kve_queue queue;
     struct kve_pub_counters counters;
@@ -87,7 +97,10 @@ struct kve_publisher {
     struct kve_history history;
     struct kve_replays replays;
     uint64_t live_errors;
-    kve_publisher *parked; /* the next one, in a forked child */
+    int64_t quiet_since_ns; /* the last batch was sent */
+
+    struct kve_recorder *recorder; /* NULL: no snapshots */
+    kve_publisher *parked;         /* the next one, in a forked child */
 
     pthread_t thread;
     bool running;
@@ -104,6 +117,9 @@ void kve_sender_stop(kve_publisher *pub, int64_t deadline_ns);
 
 /* Wake it, whether it sleeps or not. Any thread. */
 void kve_sender_wake(kve_publisher *pub);
+
+/* Publish an empty batch. The sender's thread. */
+void kve_pub_heartbeat(kve_publisher *pub);
 
 /* kve_pub_flush()'s lock and condition. */
 kve_status kve_flush_init(struct kve_flush *flush, struct kve_error *err);

@@ -126,9 +126,11 @@ kve_queue_push(struct kve_queue *q, struct kve_payload *payload,
         status = KVE_E_CLOSED;
     } else {
         uint64_t tail = atomic_load_explicit(&q->tail, memory_order_relaxed);
+        bool room = has_room(q, tail, len);
 
-        ret->number = give_number(q);
-        if (has_room(q, tail, len)) {
+        if (room || (payload->flags & KVE_PAYLOAD_HEARTBEAT) == 0)
+            ret->number = give_number(q);
+        if (room) {
             q->ring[tail & q->mask] =
                 (struct kve_queue_item){ payload, ret->number };
             q->given += len;

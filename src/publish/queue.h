@@ -6,7 +6,8 @@
  * given and a slot is filled: so the order of numbers is the order of the
  * queue. The consumer never takes that mutex. A consumer that loses its
  * processor therefore never holds up a caller of publish(), and the mutex is
- * free whenever one thread publishes.
+ * free whenever one thread publishes. (A publisher's sender is a producer too
+ * when it sends a heartbeat, which it does when nobody published for long.)
  *
  *      head (consumer)                  tail (producers)
  *        |                                |
@@ -40,6 +41,8 @@
 
 /* kve_payload.flags: numbered and kept for replay, but not sent live. */
 #define KVE_PAYLOAD_WITHHELD 1u
+/* Nobody's batch: turned away it takes no number, so that nothing is missed. */
+#define KVE_PAYLOAD_HEARTBEAT 2u
 
 struct kve_queue_item {
     struct kve_payload *payload; /* the ring's reference */
@@ -86,7 +89,8 @@ void kve_queue_release(struct kve_queue *q);
 
 /*
  * Give payload a number and a place; takes over the reference on KVE_OK only.
- * Returns KVE_OK, KVE_E_DROPPED or KVE_E_CLOSED (no number). Any thread.
+ * Returns KVE_OK, KVE_E_DROPPED (no number for a heartbeat) or KVE_E_CLOSED
+ * (no number). Any thread.
  */
 kve_status kve_queue_push(struct kve_queue *q, struct kve_payload *payload,
     struct kve_queue_pushed *ret);

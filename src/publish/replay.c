@@ -3,7 +3,10 @@
  */
 #include "publish/replay.h"
 
+#include "publish/recorder.h"
+
 #include "base/alloc.h"
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "transport/context.h"
 
@@ -115,6 +118,15 @@ accept_request(struct kve_replays *r, const struct kve_replay_request *request,
     r->n_jobs++;
 }
 
+/* What takes the place of a start number in a request for a snapshot. */
+static bool
+asks_snapshot(
+    const struct kve_replays *r, const struct kve_replay_request *request)
+{
+    return r->recorder != NULL && request->start.len == 8 &&
+        kve_get64(request->start.data) == KVE_SNAPSHOT_WORD;
+}
+
 static void
 turn_away(struct kve_replays *r, const struct kve_replay_request *request)
 {
@@ -143,10 +155,12 @@ kve_replays_receive(struct kve_replays *r, int64_t now_ns)
                 "the replay socket cannot be read: %s", err.detail);
         if (io != KVE_IO_OK)
             return false;
-        if (request.n_frames == REQUEST_FRAMES)
-            accept_request(r, &request, now_ns);
-        else
+        if (request.n_frames != REQUEST_FRAMES)
             turn_away(r, &request);
+        else if (asks_snapshot(r, &request))
+            kve_recorder_ask(r->recorder, request.peer, request.peer_len);
+        else
+            accept_request(r, &request, now_ns);
     }
     return true;
 }

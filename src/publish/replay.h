@@ -42,6 +42,7 @@
  * against max_out_bytes; enough for a reader that is awake never to wait. */
 #define KVE_REPLAY_HWM 256
 
+struct kve_recorder;
 struct kve_replay_job;
 
 struct kve_replays {
@@ -56,6 +57,8 @@ struct kve_replays {
     uint32_t max_jobs;
     struct kve_out_gauge *out; /* borrowed; NULL: no bound */
     size_t max_out_bytes;      /* of answers in the socket library's hands */
+    struct kve_recorder *recorder; /* asked when the start is the word for a
+                                    * snapshot; NULL: a number like others */
 
     struct kve_replay_job *jobs; /* a list, oldest first */
     struct kve_replay_job *turn; /* whose turn it is; NULL: the first */

@@ -3,17 +3,13 @@
  */
 #include "publish/publisher.h"
 
+#include "publish/thread.h"
+
 #include "base/clock.h"
-#include "base/status.h"
 #include "transport/context.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <sched.h>
-#include <signal.h>
-#include <string.h>
-#include <unistd.h>
 
 /* How often readers that left are looked for while payloads are out. */
 #define LOOK_AFTER (100 * KVE_MS)
@@ -23,13 +19,7 @@
 void
 kve_sender_wake(kve_publisher *pub)
 {
-    uint64_t one = 1;
-    ssize_t n;
-
-    /* Only a counter that is full refuses, and then it wakes as well. */
-    do
-        n = write(pub->wake_fd, &one, sizeof(one));
-    while (n < 0 && errno == EINTR);
+    kve_thread_wake(pub->wake_fd);
 }
 
 static size_t
@@ -127,6 +117,9 @@ live_round(kve_publisher *pub)
         pub->live_transport->live_out_step(pub->live);
     for (size_t i = 0; i < n; i++) {
         round.bytes += items[i].payload->len;
+        /* First: who got it live may ask for a snapshot that has it. */
+        if (pub->recorder != NULL)
+            kve_recorder_feed(pub->recorder, items[i].number, items[i].payload);
         send_live(pub, &items[i], &round);
         keep(pub, &items[i]);
     }
@@ -138,7 +131,32 @@ live_round(kve_publisher *pub)
     kve_queue_consume(&pub->queue, n, round.bytes);
     kve_flush_moved(&pub->flush, false);
     kve_replays_bound(&pub->replays);
+    pub->quiet_since_ns = kve_now_ns();
     return true;
+}
+
+/* What snapshots need of this thread. Returns when to be called again. */
+static int64_t
+serve_recorder(kve_publisher *pub, int64_t now_ns)
+{
+    struct kve_replays *replays = &pub->replays;
+
+    if (pub->recorder == NULL)
+        return KVE_NEVER;
+    kve_recorder_fed(pub->recorder, &pub->history);
+    if (replays->serve == NULL)
+        return KVE_NEVER;
+    return kve_recorder_serve(
+        pub->recorder, replays->transport, replays->serve, now_ns);
+}
+
+/* When the next heartbeat is due. */
+static int64_t
+heartbeat_at(const kve_publisher *pub)
+{
+    return pub->heartbeat_ns == KVE_NEVER
+        ? KVE_NEVER
+        : pub->quiet_since_ns + pub->heartbeat_ns;
 }
 
 /* The thread's descriptors: the wake-up first, then the live socket's, then
@@ -183,36 +201,39 @@ live_is_readable(const struct watch *watch)
 }
 
 static int64_t
-next_deadline(kve_publisher *pub, int64_t now_ns)
+earlier(int64_t a, int64_t b)
 {
-    int64_t deadline = kve_replays_deadline(&pub->replays);
+    return a < b ? a : b;
+}
 
-    if (atomic_load(&pub->closing)) {
-        int64_t end = atomic_load(&pub->deadline_ns);
+static int64_t
+next_deadline(kve_publisher *pub, int64_t now_ns, int64_t recorder_at)
+{
+    int64_t deadline =
+        earlier(kve_replays_deadline(&pub->replays), recorder_at);
 
-        deadline = deadline < end ? deadline : end;
-    }
-    if (out_bytes(pub) > 0 && deadline > now_ns + LOOK_AFTER)
-        deadline = now_ns + LOOK_AFTER;
-    if (!pub->bound && deadline > now_ns + DIAL_AFTER)
-        deadline = now_ns + DIAL_AFTER;
+    deadline = earlier(deadline, heartbeat_at(pub));
+    if (atomic_load(&pub->closing))
+        deadline = earlier(deadline, atomic_load(&pub->deadline_ns));
+    if (out_bytes(pub) > 0)
+        deadline = earlier(deadline, now_ns + LOOK_AFTER);
+    if (!pub->bound)
+        deadline = earlier(deadline, now_ns + DIAL_AFTER);
     return deadline;
 }
 
 static void
-rest(kve_publisher *pub, struct watch *watch)
+rest(kve_publisher *pub, struct watch *watch, int64_t recorder_at)
 {
     int64_t now_ns = kve_now_ns();
-    int ms = kve_ms_until(next_deadline(pub, now_ns), now_ns);
-    uint64_t count;
+    int ms = kve_ms_until(next_deadline(pub, now_ns, recorder_at), now_ns);
 
     if (!kve_queue_sleep(&pub->queue))
         return;
     if (poll(watch->fds, watch->n, ms) == 0 || live_is_readable(watch))
         pub->live_transport->live_out_step(pub->live);
     if (watch->fds[0].revents != 0)
-        while (read(pub->wake_fd, &count, sizeof(count)) < 0 && errno == EINTR)
-            ;
+        kve_thread_woken(pub->wake_fd);
     kve_queue_awake(&pub->queue);
 }
 
@@ -225,27 +246,8 @@ done(kve_publisher *pub)
     if (kve_now_ns() >= atomic_load(&pub->deadline_ns))
         return true;
     return kve_queue_head(&pub->queue) == kve_queue_tail(&pub->queue) &&
-        pub->replays.n_jobs == 0;
-}
-
-/*
- * A thread that is woken may push aside the one that woke it: here the
- * engine's, in the middle of publish() (on a busy machine one call in a
- * hundred then took 60 us instead of 8). Batch threads do not do that, and
- * get their share of processor time all the same. Where somebody chose another
- * policy, or none is known, all stays as it is.
- */
-static void
-yield_to_callers(void)
-{
-#ifdef SCHED_BATCH
-    struct sched_param param;
-    int policy;
-
-    if (pthread_getschedparam(pthread_self(), &policy, &param) == 0 &&
-        policy == SCHED_OTHER)
-        (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &param);
-#endif
+        pub->replays.n_jobs == 0 &&
+        (pub->recorder == NULL || kve_recorder_unsent(pub->recorder) == 0);
 }
 
 static void *
@@ -254,18 +256,27 @@ run(void *arg)
     kve_publisher *pub = arg;
     struct watch watch;
 
-    yield_to_callers();
+    kve_thread_begin();
     watch_init(pub, &watch);
+    pub->quiet_since_ns = kve_now_ns();
     for (;;) {
         bool more = live_round(pub);
         int64_t now_ns = kve_now_ns();
 
         more |= kve_replays_receive(&pub->replays, now_ns);
         more |= kve_replays_send(&pub->replays, now_ns);
+        int64_t recorder_at = serve_recorder(pub, now_ns);
         if (done(pub))
             break;
-        if (!more)
-            rest(pub, &watch);
+        if (now_ns >= heartbeat_at(pub)) {
+            /* Also when there is none: what waits in the queue shows as
+             * much. */
+            pub->quiet_since_ns = now_ns;
+            if (kve_queue_head(&pub->queue) == kve_queue_tail(&pub->queue))
+                kve_pub_heartbeat(pub);
+        } else if (!more) {
+            rest(pub, &watch, recorder_at);
+        }
     }
     kve_flush_moved(&pub->flush, true);
     return NULL;
@@ -274,21 +285,11 @@ run(void *arg)
 kve_status
 kve_sender_start(kve_publisher *pub, struct kve_error *err)
 {
-    sigset_t all, before;
-    int rc;
+    kve_status status =
+        kve_thread_start(&pub->thread, run, pub, "publisher's", err);
 
-    /* Signals are the program's business and its threads'. */
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&pub->thread, NULL, run, pub);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc != 0) {
-        errno = rc;
-        return kve_fail(err, KVE_E_SYSTEM,
-            "the publisher's thread was refused: %s", strerror(rc));
-    }
-    pub->running = true;
-    return KVE_OK;
+    pub->running = status == KVE_OK;
+    return status;
 }
 
 void

@@ -66,6 +66,16 @@ void test_ask(void *dealer, uint64_t start);
 void test_close(void *socket);
 
 /*
+ * A reader that never reads: a connection to endpoint, tcp://ADDRESS:PORT, with
+ * a small receive buffer, that has shaken hands as a DEALER. A DEALER of the
+ * socket library reads whole messages in its own thread, whoever wants them.
+ */
+int test_mute_dealer(const char *endpoint);
+
+/* It sends frames; "" is an empty one. */
+void test_mute_send(int fd, const char *const *frames, size_t n);
+
+/*
  * Receive an answer up to its end marker. Checks that numbers are first,
  * first + 1 ... and the frames of shape; returns how many batches came.
  */
@@ -76,7 +86,7 @@ size_t test_answer(
  * that from then on everything does. The numbers used up are below *ret. */
 void test_join(kve_publisher *pub, void *sub);
 
-/* Wait until counter is at least n; fails after five seconds. */
+/* Wait until counter is at least n; fails after thirty seconds. */
 void test_wait_counter(kve_publisher *pub, unsigned counter, uint64_t n);
 
 /* ---- a publisher whose sender stands still ---- */

@@ -94,6 +94,27 @@ test_full_of_items_leaves_a_hole(void **state)
     kve_queue_release(&q);
 }
 
+/* A heartbeat is nobody's batch: one that has no place leaves none. */
+static void
+test_a_heartbeat_leaves_no_hole(void **state)
+{
+    struct kve_queue q = { 0 };
+    struct kve_queue_pushed pushed;
+    struct kve_payload *beat = kve_payload_create("x", 1, NULL);
+
+    (void)state;
+    assert_non_null(beat);
+    beat->flags = KVE_PAYLOAD_HEARTBEAT;
+    assert_int_equal(kve_queue_init(&q, 1, 100, 5, NULL), KVE_OK);
+    assert_int_equal(kve_queue_push(&q, beat, &pushed), KVE_OK);
+    assert_int_equal(pushed.number, 5);
+    assert_int_equal(
+        kve_queue_push(&q, kve_payload_ref(beat), &pushed), KVE_E_DROPPED);
+    kve_payload_unref(beat);
+    assert_int_equal(kve_queue_number(&q), 6);
+    kve_queue_release(&q);
+}
+
 static void
 test_full_of_bytes_leaves_a_hole(void **state)
 {
@@ -203,6 +224,7 @@ main(void)
         LEAK_TEST(test_numbers_are_given_in_order),
         LEAK_TEST(test_full_of_items_leaves_a_hole),
         LEAK_TEST(test_full_of_bytes_leaves_a_hole),
+        LEAK_TEST(test_a_heartbeat_leaves_no_hole),
         LEAK_TEST(test_the_ring_goes_round),
         LEAK_TEST(test_the_reserved_number_is_skipped),
         LEAK_TEST(test_closed_takes_nothing_and_no_number),
