@@ -5,12 +5,15 @@
 #   fuzz/fuzz_NAME.c                fuzz/NAME          seeds and mutations
 #   tests/e2e/NAME.sh, NAME.py      e2e/NAME           the command, real sockets
 #   tests/interop/NAME.py, .sh      interop/NAME       against other programs
+#   tests/fault/NAME.sh             fault/NAME         seeded runs under faults
 #   tests/engine/NAME.py            engine/NAME        a real engine, if given
 #   tests/soak/NAME.py              soak/NAME          an hour under faults
 #   tests/install/NAME.sh           install/NAME       the installed package
 #   tests/meta/NAME.sh, NAME.py     meta/NAME          rules about the sources
+#   tests/mutants/NAME.py           mutants/NAME       tests are able to fail
 #
-# tests/tools/NAME.c is no test but a program NAME that scripts run.
+# tests/tools/NAME.c is no test but a program NAME that scripts run; the .c
+# files of tests/fault/ together are such a program, too: fault.
 #
 # The other .c files of a test's own folder and of tests/support/ are linked to
 # it. Scripts whose name begins with _, lib, common or helper are not tests.
@@ -121,6 +124,12 @@ foreach(source IN LISTS sources)
     kve_c_test(race/${name} "${source}" ${support})
 endforeach()
 
+file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/fault/*.c")
+add_executable(fault ${sources} "${PROJECT_SOURCE_DIR}/tests/support/fold.c")
+set_target_properties(fault PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+target_link_libraries(fault PRIVATE kvevents_test)
+
 # Seeds are made from the data of tests/wire just before they are needed.
 if(fuzzers AND NOT KVEVENTS_FUZZ)
     add_test(NAME fuzz/seeds COMMAND
@@ -140,7 +149,8 @@ if(fuzzers AND NOT KVEVENTS_FUZZ)
     endforeach()
 endif()
 
-foreach(kind IN ITEMS e2e interop engine soak install meta)
+foreach(kind IN ITEMS
+        e2e interop fault engine soak install meta mutants)
     file(GLOB sources CONFIGURE_DEPENDS
         "${PROJECT_SOURCE_DIR}/tests/${kind}/*.sh"
         "${PROJECT_SOURCE_DIR}/tests/${kind}/*.py")

@@ -2,8 +2,9 @@
 #
 # Run one test script for ctest: run-test.sh SCRIPT
 #
-# Rules about the sources (tests/meta) need nothing but Python; every other
-# Python test needs the venv of scripts/venv.sh. 77 means skipped.
+# Rules about the sources (tests/meta) and mutants of them (tests/mutants) need
+# nothing but Python; every other Python test needs the venv of
+# scripts/venv.sh. 77 means skipped.
 
 set -euo pipefail
 
@@ -12,7 +13,7 @@ case "$script" in
 *.sh)
     exec bash "$script"
     ;;
-*/tests/meta/*.py)
+*/tests/meta/*.py | */tests/mutants/*.py)
     exec python3 "$script"
     ;;
 esac
