@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -69,7 +70,8 @@ class Running:
                 break
             time.sleep(0.01)
         raise AssertionError(
-            f"no {pattern!r} in\n" + "\n".join(self.out + self.err))
+            f"no {pattern!r} in\n"
+            + "\n".join(self.out[-50:] + self.err[-50:]))
 
     def signal(self, number=signal.SIGINT):
         self.process.send_signal(number)
@@ -82,17 +84,43 @@ class Running:
         return status
 
 
-class Publisher(Running):
-    """kvevents publish on free ports; knows its endpoints."""
+def ports_to_keep(n):
+    """The first of n ports that follow one another and no outgoing connection
+    can take: so a program that ended can come back to them."""
+    for first in range(10000 + os.getpid() * 97 % 20000, 30000):
+        held = []
+        try:
+            for port in range(first, first + n):
+                held.append(socket.create_server(("127.0.0.1", port)))
+            return first
+        except OSError:
+            continue
+        finally:
+            for s in held:
+                s.close()
+    raise AssertionError(f"no {n} free ports")
 
-    def __init__(self, *args, replay=True, **kwargs):
-        super().__init__(
-            "publish", *args, "--endpoint", "tcp://127.0.0.1:0",
-            "--replay-endpoint", "tcp://127.0.0.1:0" if replay else "none",
-            **kwargs)
-        m = self.wait_for(r"^Publishing on (\S+) \(bound\), "
-                          r"(?:no replay|replay on (\S+)), topic '(.*)'$")
-        self.live, self.replay, self.topic = m.groups()
+
+class Publisher(Running):
+    """kvevents publish, on free ports unless it is told otherwise; knows its
+    endpoints."""
+
+    def __init__(self, *args, replay=True, endpoint="tcp://127.0.0.1:0",
+                 **kwargs):
+        if replay is True:
+            replay = "tcp://127.0.0.1:0"
+        super().__init__("publish", *args, "--endpoint", endpoint,
+                         "--replay-endpoint", replay or "none", **kwargs)
+        m = self.wait_for(
+            r"^Publishing on (\S+) \((?:bound|connecting)\), "
+            r"(?:no replay|replay on (\S+)), (?:snapshots on (\S+), )?"
+            r"topic '(.*)'(?:, id ([0-9a-f]{32}))?$")
+        self.live, self.replay, self.snapshot, self.topic, self.id = m.groups()
+
+    def say(self, *lines):
+        """Publish lines; standard input is a pipe then."""
+        self.process.stdin.write("".join(f"{line}\n" for line in lines))
+        self.process.stdin.flush()
 
 
 def watch(publisher, *args, limit=LIMIT):

@@ -251,6 +251,8 @@ def number(n):
 
 CLEARED = bytes.fromhex("92cb0000000000000000" "91" "91b0" +
                         b"AllBlocksCleared".hex())
+REMOVED = bytes.fromhex("92cb0000000000000000" "91" "92ac" +
+                        b"BlockRemoved".hex() + "9101")
 
 
 def test_bad_frames():
@@ -298,10 +300,10 @@ def test_broken_batches_are_not_good_ones():
 
 
 def test_states_follow_each_other():
-    """A late start that is repaired by a clear at once: two changes."""
-    bad = BadPublisher([[b"t", number(5), CLEARED],
-                        [b"t", number(6), CLEARED]])
-    with Running("watch", bad.endpoint, "-n", "2", "--timeout", "30", "-f",
+    """A late start, and a clear that makes up for it: two changes."""
+    bad = BadPublisher([[b"t", number(5), REMOVED], [b"t", number(6), CLEARED],
+                        [b"t", number(7), CLEARED]])
+    with Running("watch", bad.endpoint, "-n", "3", "--timeout", "30", "-f",
                  "json") as watcher:
         assert watcher.end() == 0, watcher.err
     lines = [json.loads(line) for line in watcher.out]

@@ -50,5 +50,22 @@ def test_event_loop():
     assert program.out == ["28 events", "28 events"], program.out
 
 
+def test_follow():
+    """Many engines, with and without threads of the library."""
+    path = FIXTURES / "sha256-int-defaults.jsonl"
+    for threads in "0", "2":
+        with Publisher(str(path)) as one, \
+                Publisher(str(path), "--snapshots") as two:
+            with Running(threads, f"{one.live},{one.replay}",
+                         f"{two.live},{two.replay},{two.replay}",
+                         program=PROGRAMS / "follow") as program:
+                blocks = [program.wait_for(
+                    rf"^{p.live} \w+ -> live: \w+, (\d+) blocks$",
+                    program.out).group(1) for p in (one, two)]
+                program.signal(signal.SIGINT)
+                assert program.end() == 0, program.err
+        assert blocks[0] == blocks[1] != "0", program.out
+
+
 if __name__ == "__main__":
     main(sys.modules[__name__])

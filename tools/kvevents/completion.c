@@ -126,14 +126,18 @@ zsh_option(const struct option_spec *spec)
         : spec->optional                          ? "=-"
                                                   : "=";
 
+    bool again = spec->kind == OPTION_LIST;
+
     fputs("            ", stdout);
-    if (spec->letter != 0)
+    if (spec->letter != 0 && again)
+        printf("'*'{-%c+,--%s%s}'[", spec->letter, spec->name, takes);
+    else if (spec->letter != 0)
         printf("'(-%c --%s)'{-%c%s,--%s%s}'[", spec->letter, spec->name,
             spec->letter,
             spec->kind == OPTION_FLAG || spec->optional ? "" : "+", spec->name,
             takes);
     else
-        printf("'--%s%s[", spec->name, takes);
+        printf("'%s--%s%s[", again ? "*" : "", spec->name, takes);
     put_quoted(spec->help, "[]\\");
     putchar(']');
     if (spec->kind != OPTION_FLAG) {
@@ -180,7 +184,8 @@ write_zsh(void)
              spec != NULL && spec->name != NULL; spec++)
             zsh_option(spec);
         puts("            '(-h --help)'{-h,--help}'[This text]' \\");
-        fputs("            '1:", stdout);
+        printf("            '%s:",
+            strstr(commands[i]->operands, "...") != NULL ? "*" : "1");
         put_quoted(commands[i]->operands, ":\\[]");
         if (words != NULL)
             printf(":(%s)'\n        ;;\n",

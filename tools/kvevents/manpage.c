@@ -119,7 +119,8 @@ put_option(const struct option_spec *spec)
         fputs("Default: ", stdout);
         put_sentences(spec->fallback, strlen(spec->fallback));
     }
-    if (spec->kind != OPTION_FLAG && spec->kind != OPTION_TEXT) {
+    if (spec->kind != OPTION_FLAG && spec->kind != OPTION_TEXT &&
+        spec->kind != OPTION_LIST) {
         char accepted[512];
 
         option_accepted(spec, accepted, sizeof(accepted));

@@ -143,11 +143,23 @@ store(const struct option_spec *spec, const char *text, void *into)
         return read_seconds(text, at);
     case OPTION_CHOICE:
         return read_choice(spec, text, at);
+    case OPTION_LIST:
+        ((struct option_list *)at)->items[((struct option_list *)at)->n++] =
+            text;
+        return true;
     case OPTION_FLAG:
     case OPTION_CUSTOM:
         break;
     }
     return false;
+}
+
+void
+option_list_release(struct option_list *list)
+{
+    free(list->items);
+    list->items = NULL;
+    list->n = 0;
 }
 
 void
@@ -178,6 +190,7 @@ option_accepted(const struct option_spec *spec, char *text, size_t cap)
         break;
     case OPTION_FLAG:
     case OPTION_TEXT:
+    case OPTION_LIST:
         (void)snprintf(text, cap, "%s", "any text");
         break;
     }
@@ -270,6 +283,19 @@ struct line {
     void *into;
 };
 
+/* Make room for a value more: no option is given more often than there are
+ * words. */
+static bool
+list_reserve(const struct line *line, const struct option_spec *spec)
+{
+    struct option_list *list =
+        (struct option_list *)(void *)((char *)line->into + spec->at);
+
+    if (list->items == NULL)
+        list->items = calloc((size_t)line->argc, sizeof(*list->items));
+    return list->items != NULL;
+}
+
 /* Store what an option takes: attached, or the next word. */
 static enum option_result
 take_value(
@@ -281,6 +307,10 @@ take_value(
         if (line->at + 1 >= line->argc)
             return refuse_missing(line->command, spec);
         text = line->argv[++line->at];
+    }
+    if (spec->kind == OPTION_LIST && !list_reserve(line, spec)) {
+        option_complain(line->command, "out of memory");
+        return OPTION_WRONG;
     }
     if (!store(spec, text, line->into))
         return refuse_value(line->command, spec, text);

@@ -10,6 +10,9 @@
  * flags in one word (-qv), and -- before operands that begin with a dash. An
  * option whose value may be left out takes it after = only. Shortened names
  * are not accepted: a script that uses one would break when an option is added.
+ *
+ * Of an option that is given twice the last one counts, but for OPTION_LIST,
+ * which keeps them all in their order.
  */
 #ifndef KVEVENTS_TOOL_OPTIONS_H
 #define KVEVENTS_TOOL_OPTIONS_H
@@ -28,12 +31,20 @@ enum option_kind {
     OPTION_NUMBER,  /* uint64_t, min..max */
     OPTION_SECONDS, /* double, seconds, 0 to 10^9 */
     OPTION_CHOICE,  /* uint32_t, one of choices */
+    OPTION_LIST,    /* struct option_list; may be given again and again */
     OPTION_CUSTOM   /* what parse makes of it */
 };
 
 struct option_choice {
     const char *name; /* NULL ends the list */
     uint32_t value;
+};
+
+/* The values of an option that may be given again and again, borrowed from
+ * argv. The caller ends the list with option_list_release(). */
+struct option_list {
+    size_t n;
+    const char **items;
 };
 
 struct option_spec {
@@ -54,6 +65,8 @@ struct option_spec {
     bool (*parse)(const char *text, void *into);
     const char *accepted;
 };
+
+void option_list_release(struct option_list *list);
 
 /* How parsing ended. */
 enum option_result {

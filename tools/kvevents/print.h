@@ -9,12 +9,16 @@
  * Bad messages are one line each. After PRINT_BAD_ROW of them in a row, with
  * no good one between, one warning says what was seen and what was expected,
  * and the rest is only counted until a good one arrives: a wrong endpoint
- * must not fill a disk.
+ * must not fill a disk. Each source has a row of its own.
+ *
+ * Where lines could be of several sources, those of the text format begin with
+ * the one they are of; a remark and a line of JSON names it always.
  */
 #ifndef KVEVENTS_TOOL_PRINT_H
 #define KVEVENTS_TOOL_PRINT_H
 
 #include "event.h"
+#include "roster.h"
 
 #include <kvevents/subscriber.h>
 
@@ -36,7 +40,7 @@ struct palette {
 struct print;
 
 struct printer {
-    void (*start)(struct print *print);
+    void (*start)(struct print *print, kve_source_id source);
     void (*batch)(struct print *print, const struct kve_delivery *delivery);
     void (*notice)(struct print *print, const struct kve_notice *notice);
     void (*interrupted)(struct print *print);
@@ -57,21 +61,21 @@ struct print {
     bool quiet;   /* no remarks but warnings */
     bool verbose; /* all remarks */
     const kve_subscriber *sub;
-    unsigned bad_frames;   /* in a row */
-    unsigned bad_payloads; /* in a row */
-    char trouble[240];     /* with connecting, said last */
-    unsigned n_troubles;   /* said since there was a connection */
+    struct roster roster;
 };
 
 extern const struct printer printer_text;
 extern const struct printer printer_json;
 extern const struct printer printer_raw;
 
+/* Whether a batch says nothing but that its publisher is there. */
+bool print_is_heartbeat(const struct kve_delivery *delivery);
+
 /* mode: auto, always or never, as 0, 1, 2. */
 void print_palette(struct palette *palette, int fd, unsigned mode);
 
-/* The live endpoint of a source. */
-const char *print_source(const struct print *print, kve_source_id source);
+/* What is known of a source here; never NULL. */
+struct seen *print_seen(struct print *print, kve_source_id source);
 
 /* Remark: begin and end a line on standard error. What was printed before is
  * flushed first, so that both streams stay in order on a terminal. */

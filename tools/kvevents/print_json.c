@@ -1,8 +1,9 @@
 /*
  * print_json.c - one JSON object a line, for programs.
  *
- * "kind" says what a line is: batch, notice, and with --stats stats. Hashes
- * are strings; value.h says how the rest is written.
+ * "kind" says what a line is: batch, notice, and with --stats stats. "source"
+ * is the live endpoint; of a stream, "stream" is its topic and rank. Hashes are
+ * strings; value.h says how the rest is written.
  */
 #include "print.h"
 
@@ -10,15 +11,30 @@
 #include <string.h>
 
 static void
-start(struct print *print)
+start(struct print *print, kve_source_id source)
 {
     (void)print;
+    (void)source;
 }
 
 static void
 write_string(struct out *out, const char *text)
 {
     value_text(out, NOTATION_JSON, text, strlen(text));
+}
+
+/* "source":"tcp://...","stream":"kv-events/0" */
+static void
+write_source(struct print *print, kve_source_id source)
+{
+    const struct seen *seen = print_seen(print, source);
+
+    out_text(print->out, "\"source\":");
+    write_string(print->out, seen->endpoint);
+    if (seen->stream != NULL) {
+        out_text(print->out, ",\"stream\":");
+        write_string(print->out, seen->stream);
+    }
 }
 
 static void
@@ -59,6 +75,12 @@ write_faults(struct out *out, const struct kve_delivery *delivery)
     }
 }
 
+static const char *
+boolean(uint32_t value)
+{
+    return value != 0 ? "true" : "false";
+}
+
 static void
 batch(struct print *print, const struct kve_delivery *delivery)
 {
@@ -67,13 +89,14 @@ batch(struct print *print, const struct kve_delivery *delivery)
     struct out *out = print->out;
     bool first = true;
 
-    out_text(out, "{\"kind\":\"batch\",\"source\":");
-    write_string(out, print_source(print, delivery->source));
+    out_text(out, "{\"kind\":\"batch\",");
+    write_source(print, delivery->source);
     out_format(out, ",\"seq\":%" PRIu64 ",\"topic\":", delivery->number);
     value_text(out, NOTATION_JSON, (const char *)delivery->topic.data,
         delivery->topic.len);
-    out_format(
-        out, ",\"replayed\":%s,\"ts\":", delivery->replayed ? "true" : "false");
+    out_format(out, ",\"replayed\":%s,\"snapshot\":%s,\"hidden\":%s,\"ts\":",
+        boolean(delivery->replayed), boolean(delivery->snapshot),
+        boolean(delivery->hidden));
     value_double(out, NOTATION_JSON, info->ts);
     out_text(out, ",\"rank\":");
     if (info->rank.set)
@@ -115,6 +138,9 @@ write_notice(struct out *out, const struct kve_notice *notice)
         write_range(out, notice);
         break;
     case KVE_NOTICE_CLEAR:
+    case KVE_NOTICE_BEGIN:
+    case KVE_NOTICE_SWAP:
+    case KVE_NOTICE_ABORT:
         out_format(out, ",\"reason\":\"%s\"", kve_reason_str(notice->reason));
         break;
     case KVE_NOTICE_GAP:
@@ -147,9 +173,9 @@ notice_line(struct print *print, const struct kve_notice *notice)
 {
     struct out *out = print->out;
 
-    out_format(out, "{\"kind\":\"notice\",\"type\":\"%s\",\"source\":",
+    out_format(out, "{\"kind\":\"notice\",\"type\":\"%s\",",
         kve_notice_str(notice->type));
-    write_string(out, print_source(print, notice->source));
+    write_source(print, notice->source);
     out_format(out, ",\"state\":\"%s\"", kve_state_str(notice->state));
     write_notice(out, notice);
     if (*notice->detail != '\0') {

@@ -7,20 +7,43 @@
  *     Missed 2 messages (last: 4, current: 7)
  *     Interrupted
  *
- * Beside these lines there are two of our own: a batch that came by replay
- * has "# replayed" and its number behind the colon, and what is odd about an
- * event stands in a line below it, after an exclamation mark.
+ * Beside these lines there are two of our own: a batch that did not come live
+ * has how it came and its number behind the colon, after a #, and what is odd
+ * about an event stands in a line below it, after an exclamation mark.
+ *
+ *     # replayed, number 5
+ *     # replayed, number 5, of the twin
+ *     # number 7, of the twin
+ *     # snapshot after number 9
+ *     # heartbeat, number 8
+ *
+ * Heartbeats are said to those only who want all remarks.
+ * With several sources each line begins with the one it is of.
  */
 #include "print.h"
 
 #include <inttypes.h>
 #include <string.h>
 
+/* Begin a line of a source. */
 static void
-start(struct print *print)
+begin(struct print *print, kve_source_id source)
+{
+    const char *prefix = print_seen(print, source)->prefix;
+
+    if (*prefix == '\0')
+        return;
+    out_text(print->out, print->on_out.faint);
+    out_text(print->out, prefix);
+    out_text(print->out, print->on_out.off);
+}
+
+static void
+start(struct print *print, kve_source_id source)
 {
     struct out *out = print->out;
 
+    begin(print, source);
     out_text(out, print->on_out.strong);
     out_text(out, "Listening for KV cache events on topic: ");
     if (*print->topic == '\0')
@@ -34,12 +57,13 @@ start(struct print *print)
 }
 
 static void
-write_notes(struct print *print, uint32_t notes)
+write_notes(struct print *print, kve_source_id source, uint32_t notes)
 {
     const char *before = "    ! ";
 
     if (notes == 0)
         return;
+    begin(print, source);
     out_text(print->out, print->on_out.odd);
     for (unsigned bit = 0; bit < 32; bit++) {
         if ((notes & 1u << bit) == 0)
@@ -52,19 +76,37 @@ write_notes(struct print *print, uint32_t notes)
     out_char(print->out, '\n');
 }
 
+/* How a batch came, when it is not simply the next live one. */
+static void
+write_way(struct out *out, const struct kve_delivery *delivery)
+{
+    if (delivery->snapshot)
+        out_format(out, "  # snapshot after number %" PRIu64, delivery->number);
+    else if (print_is_heartbeat(delivery))
+        out_format(out, "  # heartbeat, number %" PRIu64, delivery->number);
+    else
+        out_format(out, "  # %snumber %" PRIu64 "%s",
+            delivery->replayed ? "replayed, " : "", delivery->number,
+            delivery->hidden ? ", of the twin" : "");
+}
+
 static void
 write_head(struct print *print, const struct kve_delivery *delivery, double ts)
 {
     struct out *out = print->out;
 
+    begin(print, delivery->source);
     out_text(out, print->on_out.strong);
     out_text(out, "Received event batch at ");
     value_double(out, NOTATION_PYTHON, ts);
     out_char(out, ':');
     out_text(out, print->on_out.off);
-    if (delivery->replayed)
-        out_format(out, "%s  # replayed, number %" PRIu64 "%s",
-            print->on_out.good, delivery->number, print->on_out.off);
+    if (delivery->replayed || delivery->hidden || delivery->snapshot ||
+        print_is_heartbeat(delivery)) {
+        out_text(out, print->on_out.good);
+        write_way(out, delivery);
+        out_text(out, print->on_out.off);
+    }
     out_char(out, '\n');
 }
 
@@ -75,14 +117,17 @@ batch(struct print *print, const struct kve_delivery *delivery)
     const struct kve_event *event;
     struct out *out = print->out;
 
+    if (print_is_heartbeat(delivery) && !print->verbose)
+        return;
     /* What breaks before its time was read is no batch for people. */
     if (delivery->status == KVE_OK || info->ts != 0)
         write_head(print, delivery, info->ts);
     while ((event = kve_batch_next(delivery->batch)) != NULL) {
+        begin(print, delivery->source);
         out_text(out, "  - ");
         event_write(out, &print->style, event);
         out_char(out, '\n');
-        write_notes(print, event->notes);
+        write_notes(print, delivery->source, event->notes);
     }
     print_faults(print, delivery);
 }
@@ -93,6 +138,7 @@ missed(struct print *print, const struct kve_notice *notice)
 {
     struct out *out = print->out;
 
+    begin(print, notice->source);
     out_text(out, print->on_out.odd);
     out_format(out, "Missed %" PRIu64 " messages (last: ",
         notice->last - notice->first + 1);

@@ -10,9 +10,11 @@
 #include "interrupt.h"
 #include "jsonin.h"
 #include "lines.h"
+#include "stamp.h"
 
 #include <kvevents/kvevents.h>
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -42,9 +44,27 @@ struct drops {
     } ranges[MOST_RANGES];
 };
 
+/* --heartbeat 0 is another thing than no --heartbeat. */
+struct heartbeat {
+    bool given;
+    double seconds;
+};
+
+struct publisher_id {
+    bool given;
+    uint8_t bytes[16];
+};
+
 struct publish_options {
     const char *endpoint;
     const char *replay;
+    const char *snapshot;
+    bool snapshots;
+    uint64_t snapshot_bytes;
+    uint64_t snapshot_blocks;
+    uint32_t clear_scope;
+    struct heartbeat heartbeat;
+    struct publisher_id id;
     const char *topic;
     uint32_t bind;
     struct kve_int rank;
@@ -73,6 +93,7 @@ struct publish {
     uint64_t size; /* of the input, 0: not known */
     struct jsonin *in;
     struct kve_buffer encoded;
+    struct stamp stamp;
     kve_publisher *pub;
     uint64_t batches;
     uint64_t withheld;
@@ -138,6 +159,46 @@ parse_rate(const char *text, void *into)
     return true;
 }
 
+static bool
+parse_heartbeat(const char *text, void *into)
+{
+    struct heartbeat *heartbeat = into;
+    double seconds;
+
+    if (!parse_rate(text, &seconds) || seconds > 4294967 ||
+        (seconds > 0 && seconds < 0.001))
+        return false;
+    heartbeat->given = true;
+    heartbeat->seconds = seconds;
+    return true;
+}
+
+static bool
+parse_id(const char *text, void *into)
+{
+    static const char digits[] = "0123456789abcdef";
+    struct publisher_id *id = into;
+
+    if (strlen(text) != 32)
+        return false;
+    for (size_t i = 0; i < 32; i++) {
+        const char *digit = strchr(digits, tolower((unsigned char)text[i]));
+
+        if (digit == NULL)
+            return false;
+        id->bytes[i / 2] = (uint8_t)(id->bytes[i / 2] << 4 | (digit - digits));
+    }
+    id->given = true;
+    return true;
+}
+
+static const struct option_choice clear_scopes[] = {
+    { "default", KVE_CLEAR_DEFAULT },
+    { "gpu", KVE_CLEAR_GPU },
+    { "all", KVE_CLEAR_ALL },
+    { NULL, 0 },
+};
+
 static const struct option_choice binds[] = {
     { "yes", KVE_BIND_YES },
     { "no", KVE_BIND_NO },
@@ -170,6 +231,60 @@ static const struct option_spec options[] = {
         .fallback = "tcp://127.0.0.1:5558",
         AT(replay),
         .help = "Serve replay here; none: no replay" },
+    { .name = "snapshot-endpoint",
+        .kind = OPTION_TEXT,
+        .value = "ENDPOINT",
+        AT(snapshot),
+        .help = "Serve snapshots here and on the replay endpoint, for readers "
+                "that come late: what the cache holds. Batches get an id, and "
+                "a heartbeat is sent when there is nothing else" },
+    { .name = "snapshots",
+        .kind = OPTION_FLAG,
+        AT(snapshots),
+        .help = "The same on the replay endpoint only" },
+    { .name = "snapshot-max-bytes",
+        .kind = OPTION_NUMBER,
+        .value = "N",
+        .fallback = "268435456",
+        AT(snapshot_bytes),
+        .min = 1,
+        .max = 1ull << 40,
+        .help = "Largest snapshot; of a larger one readers hear that there is "
+                "none, until it fits again" },
+    { .name = "snapshot-max-blocks",
+        .kind = OPTION_NUMBER,
+        .value = "N",
+        .fallback = "4194304",
+        AT(snapshot_blocks),
+        .min = 1,
+        .max = 1u << 30,
+        .help = "Blocks that are kept for snapshots; beyond it the same" },
+    { .name = "clear-scope",
+        .kind = OPTION_CHOICE,
+        .value = "WHAT",
+        .fallback = "default",
+        AT(clear_scope),
+        .choices = clear_scopes,
+        .help = "What AllBlocksCleared empties in a snapshot: gpu (the "
+                "default: so do readers of a publisher with an id), or all" },
+    { .name = "heartbeat",
+        .kind = OPTION_CUSTOM,
+        .value = "SECONDS",
+        AT(heartbeat),
+        .parse = parse_heartbeat,
+        .accepted = "seconds from 0.001 to 4294967, or 0 for none",
+        .help = "Send an empty batch when nothing was published for so long; "
+                "0: never. The default is 1 with snapshots, else never. Needs "
+                "an id" },
+    { .name = "publisher-id",
+        .kind = OPTION_CUSTOM,
+        .value = "HEX",
+        AT(id),
+        .parse = parse_id,
+        .accepted = "32 hex digits",
+        .help = "Write this id into every batch, so that a restart is seen "
+                "for sure. The default is a random one with snapshots, else "
+                "none" },
     { .name = "topic",
         .letter = 't',
         .kind = OPTION_TEXT,
@@ -191,7 +306,7 @@ static const struct option_spec options[] = {
         AT(rank),
         .parse = endpoint_parse_rank,
         .accepted = "a whole number from 0 to 65535",
-        .help = "Data-parallel rank: moves both ports by N and stands in "
+        .help = "Data-parallel rank: moves all ports by N and stands in "
                 "batches that name none" },
     { .name = "rate",
         .kind = OPTION_CUSTOM,
@@ -463,13 +578,16 @@ wait_turn(struct publish *p)
     return true;
 }
 
-/* Encode a batch, with the time of now and our rank where it has none. */
+/* Encode a batch, with our id if we have one, and with the time of now and our
+ * rank where it has none. */
 static bool
 encode(
     struct publish *p, struct kve_batch_view *view, struct jsonin_error *error)
 {
     struct kve_error err;
 
+    if (kve_pub_publisher_id(p->pub) != NULL)
+        view->publisher_id = kve_pub_publisher_id(p->pub);
     if (!view->rank.set)
         view->rank = p->options->rank;
     if (view->ts == 0) {
@@ -490,6 +608,7 @@ encode(
 static bool
 publish_line(struct publish *p, const char *line, size_t len)
 {
+    const uint8_t *id = kve_pub_publisher_id(p->pub);
     struct jsonin_error error = { .column = 0 };
     struct jsonin_item item;
     struct kve_span payload;
@@ -519,6 +638,8 @@ publish_line(struct publish *p, const char *line, size_t len)
         write_plain(p->options->topic, strlen(p->options->topic));
         fputs("' (said once)\n", stderr);
     }
+    if (item.kind == JSONIN_PAYLOAD && id != NULL)
+        payload = stamp_payload(&p->stamp, payload, id);
     return wait_turn(p) && send_payload(p, payload);
 }
 
@@ -595,6 +716,27 @@ check_public(
     return false;
 }
 
+/* What --snapshots and --heartbeat need. */
+static bool
+check_snapshots(const struct publish_options *opts)
+{
+    bool snapshots = opts->snapshots || opts->snapshot != NULL;
+
+    if (opts->snapshots && opts->snapshot == NULL && opts->replay == NULL) {
+        option_complain(&command_publish,
+            "--snapshots: they are served on the replay endpoint, and there "
+            "is none; give --replay-endpoint, or --snapshot-endpoint");
+        return false;
+    }
+    if (opts->heartbeat.seconds > 0 && !snapshots && !opts->id.given) {
+        option_complain(&command_publish,
+            "--heartbeat: a heartbeat is known by the publisher's id, and "
+            "there is none; give --publisher-id or --snapshots");
+        return false;
+    }
+    return true;
+}
+
 static bool
 check_options(const struct publish_options *opts, const char *input)
 {
@@ -609,6 +751,12 @@ check_options(const struct publish_options *opts, const char *input)
     if (opts->replay != NULL &&
         (!endpoint_check(command, "--replay-endpoint", opts->replay) ||
             !check_public(opts, "--replay-endpoint", opts->replay)))
+        return false;
+    if (opts->snapshot != NULL &&
+        (!endpoint_check(command, "--snapshot-endpoint", opts->snapshot) ||
+            !check_public(opts, "--snapshot-endpoint", opts->snapshot)))
+        return false;
+    if (!check_snapshots(opts))
         return false;
     if (opts->loop && strcmp(input, "-") == 0) {
         option_complain(command,
@@ -629,6 +777,8 @@ static void
 say_start(const struct publish *p)
 {
     const char *replay = kve_pub_replay_endpoint(p->pub);
+    const char *snapshot = kve_pub_snapshot_endpoint(p->pub);
+    const uint8_t *id = kve_pub_publisher_id(p->pub);
 
     if (p->options->quiet)
         return;
@@ -638,9 +788,24 @@ say_start(const struct publish *p)
         fprintf(stderr, "replay on %s, ", replay);
     else
         fputs("no replay, ", stderr);
+    if (*snapshot != '\0')
+        fprintf(stderr, "snapshots on %s, ", snapshot);
+    else if (p->options->snapshots)
+        fprintf(stderr, "snapshots on %s, ", replay);
     fputs("topic '", stderr);
     write_plain(p->options->topic, strlen(p->options->topic));
-    fputs("'\n", stderr);
+    fputs("'", stderr);
+    if (id != NULL)
+        fputs(", id ", stderr);
+    for (size_t i = 0; id != NULL && i < 16; i++)
+        fprintf(stderr, "%02x", id[i]);
+    fputc('\n', stderr);
+}
+
+static bool
+has_snapshots(const struct publish *p)
+{
+    return p->options->snapshots || p->options->snapshot != NULL;
 }
 
 static void
@@ -654,7 +819,14 @@ say_sent(const struct publish *p, bool serving)
             p->withheld);
     if (p->bad > 0)
         fprintf(stderr, "; %" PRIu64 " bad lines", p->bad);
-    fputs(serving ? "; serving replay until interrupted\n" : "\n", stderr);
+    if (serving)
+        fprintf(stderr, "; serving %s until interrupted\n",
+            !has_snapshots(p)                              ? "replay"
+                : *kve_pub_replay_endpoint(p->pub) != '\0' ? "replay and "
+                                                             "snapshots"
+                                                           : "snapshots");
+    else
+        fputc('\n', stderr);
 }
 
 /* Publish all there is and serve replay. Returns the exit status. */
@@ -662,7 +834,7 @@ static int
 serve(struct publish *p)
 {
     const struct publish_options *opts = p->options;
-    bool replay = *kve_pub_replay_endpoint(p->pub) != '\0';
+    bool replay = *kve_pub_replay_endpoint(p->pub) != '\0' || has_snapshots(p);
     uint64_t lost = 0;
     bool whole;
 
@@ -702,6 +874,17 @@ fill_options(struct kve_pub_opts *pub, const struct publish_options *opts)
     pub->hwm = (uint32_t)opts->hwm;
     pub->buffer_steps = (uint32_t)opts->buffer_steps;
     pub->first_number = opts->first_number;
+    pub->snapshot_endpoint = opts->snapshot;
+    pub->snapshots = opts->snapshots;
+    pub->snapshot_max_bytes = (size_t)opts->snapshot_bytes;
+    pub->snapshot_max_blocks = (uint32_t)opts->snapshot_blocks;
+    pub->clear_scope = opts->clear_scope;
+    if (opts->heartbeat.given)
+        pub->heartbeat_ms = opts->heartbeat.seconds > 0
+            ? (uint32_t)(opts->heartbeat.seconds * 1000.0)
+            : KVE_NONE;
+    if (opts->id.given)
+        pub->publisher_id = opts->id.bytes;
     pub->shutdown_ms = (uint32_t)(opts->linger * 1000.0) + 1;
 }
 
@@ -817,6 +1000,7 @@ out:
     kve_pub_destroy(p.pub);
     kve_context_destroy(context);
     kve_buffer_release(&p.encoded);
+    stamp_release(&p.stamp);
     jsonin_destroy(p.in);
     free(topic);
     if (p.lines.fd > STDIN_FILENO)
@@ -853,7 +1037,8 @@ static const struct section sections[] = {
         "  {\"type\": \"BlockStored\", \"block_hashes\": [1, 2], ...}\n"
         "\n"
         "The first is a recorded message, published byte for byte under the "
-        "topic of this publisher and with a new number. The second is a "
+        "topic of this publisher and with a new number; only the id of a "
+        "publisher that has one is put in. The second is a "
         "batch; without ts it gets the time of now. The third is an event, "
         "published as a batch of its own. The names are those of the wire: "
         "type, block_hashes, parent_block_hash, token_ids, block_size, "
@@ -876,11 +1061,13 @@ const struct command command_publish = {
     .summary = "publish events or recorded messages from a file",
     .operand_help =
         "FILE has one JSON object a line; - is standard input. After the last "
-        "line replay is served until Ctrl-C.",
+        "line replay and snapshots are served until Ctrl-C.",
     .options = options,
     .sections = sections,
     .examples =
         "kvevents publish recording.jsonl --rate 2 --drop 3,7-9\n"
+        "kvevents publish recording.jsonl --snapshot-endpoint "
+        "tcp://127.0.0.1:5559\n"
         "kvevents watch -f raw | kvevents publish - -e tcp://127.0.0.1:6000 "
         "-r none\n"
         "echo '{\"type\":\"AllBlocksCleared\"}' | kvevents publish - --exit "

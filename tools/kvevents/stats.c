@@ -136,56 +136,114 @@ write_table(struct out *out, const char *title, const struct stats_table *table)
     }
 }
 
-/* Counters of a subscriber that are not zero, one call of write each. */
-static void
-each_counter(struct out *out, const kve_subscriber *sub,
-    void (*write)(
-        struct out *out, bool first, unsigned counter, uint64_t value))
+/* Whether a counter is one of a subscriber's: a publisher's come first. */
+static bool
+is_ours(int counter)
 {
-    bool first = true;
+    return counter >= KVE_COUNTER_SUB_MESSAGES;
+}
+
+static void
+write_counters(struct out *out, const kve_subscriber *sub, kve_source_id source)
+{
     int counter;
 
     for (size_t i = 0; (counter = kve_counter_at(i)) >= 0; i++) {
-        uint64_t value = kve_sub_counter(sub, 0, (unsigned)counter);
+        uint64_t value = kve_sub_counter(sub, source, (unsigned)counter);
 
-        if (value == 0)
-            continue;
-        write(out, first, (unsigned)counter, value);
-        first = false;
+        if (is_ours(counter) && (source == 0 || value != 0))
+            out_format(out, "  %-24s %10" PRIu64 "  %s\n",
+                kve_counter_str((unsigned)counter), value,
+                kve_counter_help((unsigned)counter));
     }
 }
 
 static void
-write_counter(struct out *out, bool first, unsigned counter, uint64_t value)
+write_counters_json(
+    struct out *out, const kve_subscriber *sub, kve_source_id source)
 {
-    (void)first;
-    out_format(out, "  %-24s %10" PRIu64 "  %s\n", kve_counter_str(counter),
-        value, kve_counter_help(counter));
+    const char *before = "";
+    int counter;
+
+    out_text(out, "\"counters\":{");
+    for (size_t i = 0; (counter = kve_counter_at(i)) >= 0; i++) {
+        uint64_t value = kve_sub_counter(sub, source, (unsigned)counter);
+
+        if (!is_ours(counter) || (source != 0 && value == 0))
+            continue;
+        out_format(out, "%s\"%s\":%" PRIu64, before,
+            kve_counter_str((unsigned)counter), value);
+        before = ",";
+    }
+    out_char(out, '}');
+}
+
+/* "live, last number 41, tail confirmed" */
+static void
+write_source(struct out *out, const kve_subscriber *sub,
+    const struct roster *roster, const struct seen *seen)
+{
+    struct kve_source_info info = { .struct_size = sizeof(info) };
+
+    if (kve_sub_source(sub, seen->id, &info) != KVE_OK)
+        return;
+    out_format(out, "\n  source %s: %s", seen->name,
+        roster_has_streams(roster, seen->id) ? "streams come by it"
+                                             : kve_state_str(info.state));
+    if (info.started)
+        out_format(out, ", last number %" PRIu64, info.last_number);
+    if (info.state == KVE_STATE_LIVE)
+        out_text(out,
+            info.tail_confirmed ? ", tail confirmed" : ", tail unconfirmed");
+    if (info.stale)
+        out_text(out, ", stale");
+    out_char(out, '\n');
+    write_counters(out, sub, seen->id);
 }
 
 static void
-write_counter_json(
-    struct out *out, bool first, unsigned counter, uint64_t value)
+write_source_json(
+    struct out *out, const kve_subscriber *sub, const struct seen *seen)
 {
-    out_format(out, "%s\"%s\":%" PRIu64, first ? "" : ",",
-        kve_counter_str(counter), value);
+    struct kve_source_info info = { .struct_size = sizeof(info) };
+
+    (void)kve_sub_source(sub, seen->id, &info);
+    out_text(out, "{\"source\":");
+    value_text(out, NOTATION_JSON, seen->endpoint, strlen(seen->endpoint));
+    if (seen->stream != NULL) {
+        out_text(out, ",\"stream\":");
+        value_text(out, NOTATION_JSON, seen->stream, strlen(seen->stream));
+    }
+    out_format(out,
+        ",\"state\":\"%s\",\"reason\":\"%s\",\"connected\":%s,\"stale\":%s,"
+        "\"tail_confirmed\":%s",
+        kve_state_str(info.state), kve_reason_str(info.reason),
+        info.connected ? "true" : "false", info.stale ? "true" : "false",
+        info.tail_confirmed ? "true" : "false");
+    if (info.started)
+        out_format(out, ",\"last\":%" PRIu64, info.last_number);
+    out_char(out, ',');
+    write_counters_json(out, sub, seen->id);
+    out_char(out, '}');
 }
 
 void
-stats_write_text(
-    struct out *out, const struct stats *stats, const kve_subscriber *sub)
+stats_write_text(struct out *out, const struct stats *stats,
+    const kve_subscriber *sub, const struct roster *roster)
 {
     out_format(out, "\n  %-8s%-26s %10s %10s %12s\n", "", "", "events",
         "blocks", "tokens");
     for (size_t i = 0; i < N_TABLES; i++)
         write_table(out, tables[i].text, table_of(stats, i));
     out_char(out, '\n');
-    each_counter(out, sub, write_counter);
+    write_counters(out, sub, 0);
+    for (size_t i = 0; roster->n > 1 && i < roster->n; i++)
+        write_source(out, sub, roster, roster->items[i]);
 }
 
 void
-stats_write_json(
-    struct out *out, const struct stats *stats, const kve_subscriber *sub)
+stats_write_json(struct out *out, const struct stats *stats,
+    const kve_subscriber *sub, const struct roster *roster)
 {
     out_text(out, "{\"kind\":\"stats\"");
     for (size_t i = 0; i < N_TABLES; i++) {
@@ -205,7 +263,13 @@ stats_write_json(
         }
         out_char(out, '}');
     }
-    out_text(out, ",\"counters\":{");
-    each_counter(out, sub, write_counter_json);
-    out_text(out, "}}\n");
+    out_char(out, ',');
+    write_counters_json(out, sub, 0);
+    out_text(out, ",\"sources\":[");
+    for (size_t i = 0; i < roster->n; i++) {
+        if (i > 0)
+            out_char(out, ',');
+        write_source_json(out, sub, roster->items[i]);
+    }
+    out_text(out, "]}\n");
 }

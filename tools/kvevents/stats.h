@@ -8,6 +8,7 @@
 #define KVEVENTS_TOOL_STATS_H
 
 #include "out.h"
+#include "roster.h"
 
 #include <kvevents/subscriber.h>
 
@@ -36,10 +37,14 @@ struct stats {
 /* Count the events of a batch, and leave it at its first one. */
 void stats_add(struct stats *stats, kve_batch *batch);
 
-/* Write all, with the counters of sub, as a table or as one JSON line. */
-void stats_write_text(
-    struct out *out, const struct stats *stats, const kve_subscriber *sub);
-void stats_write_json(
-    struct out *out, const struct stats *stats, const kve_subscriber *sub);
+/*
+ * Write all, with every counter of sub, as a table or as one JSON line; where
+ * the roster has several sources, also how each of them is and those of its
+ * counters that are not zero.
+ */
+void stats_write_text(struct out *out, const struct stats *stats,
+    const kve_subscriber *sub, const struct roster *roster);
+void stats_write_json(struct out *out, const struct stats *stats,
+    const kve_subscriber *sub, const struct roster *roster);
 
 #endif

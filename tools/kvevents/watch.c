@@ -1,9 +1,11 @@
 /*
- * watch.c - kvevents watch: print a publisher's events as they arrive.
+ * watch.c - kvevents watch: print publishers' events as they arrive.
  *
- * Everything happens in kve_sub_poll(): batches and notices are handed to the
- * printer of the chosen format, which writes into buffers that are flushed
- * when a poll is over. The signal handler does one thing, kve_sub_stop().
+ * Everything happens in kve_sub_poll(), for all sources: batches and notices
+ * are handed to the printer of the chosen format, which writes into buffers
+ * that are flushed when a poll is over. So no line is ever mixed with another
+ * one, and threads of the library would only wait for each other to print. The
+ * signal handler does one thing, kve_sub_stop().
  */
 #include "command.h"
 #include "endpoints.h"
@@ -11,6 +13,7 @@
 #include "out.h"
 #include "print.h"
 #include "stats.h"
+#include "targets.h"
 
 #include <kvevents/kvevents.h>
 
@@ -27,6 +30,9 @@
 /* After this long without a batch a hint is given. */
 #define HINT_MS 5000
 
+/* Hints that are given one by one. */
+#define MOST_HINTS 8
+
 enum format { FORMAT_TEXT, FORMAT_JSON, FORMAT_RAW };
 
 /* What --from says. */
@@ -42,7 +48,8 @@ struct stats_option {
 };
 
 struct watch_options {
-    const char *replay;
+    struct option_list replays;
+    struct option_list snapshots;
     const char *topic;
     uint32_t format;
     struct stats_option stats;
@@ -51,6 +58,10 @@ struct watch_options {
     double timeout;
     uint32_t bind;
     struct kve_int rank;
+    uint64_t ranks;
+    uint32_t streams;
+    uint64_t max_streams;
+    double heartbeat_timeout;
     uint32_t on_loss;
     uint64_t show_tokens;
     bool no_tokens;
@@ -59,7 +70,7 @@ struct watch_options {
     uint64_t probe_ms;
     uint64_t hwm;
     uint32_t color;
-    const char *curve_server_key;
+    struct option_list server_keys;
     const char *curve_keys;
     bool quiet;
     bool verbose;
@@ -70,9 +81,11 @@ struct watch {
     struct print print;
     struct stats *stats;
     kve_subscriber *sub;
-    uint64_t batches;
-    kve_source_id source;
-    int64_t next_hint; /* ms; INT64_MAX: it was given */
+    uint64_t batches; /* printed; heartbeats are none */
+    uint64_t events;
+    size_t n_sources;
+    kve_source_id *sources; /* those of the command line */
+    int64_t next_hint;      /* ms; INT64_MAX: it was given */
 };
 
 /* What the signal handler stops. */
@@ -131,6 +144,13 @@ static const struct option_choice binds[] = {
     { NULL, 0 },
 };
 
+static const struct option_choice stream_kinds[] = {
+    { "auto", KVE_STREAMS_DEFAULT },
+    { "one", KVE_STREAMS_ONE },
+    { "split", KVE_STREAMS_SPLIT },
+    { NULL, 0 },
+};
+
 static const struct option_choice losses[] = {
     { "default", KVE_ON_LOSS_DEFAULT },
     { "keep", KVE_ON_LOSS_KEEP },
@@ -150,11 +170,21 @@ static const struct option_choice colors[] = {
 static const struct option_spec options[] = {
     { .name = "replay",
         .letter = 'r',
-        .kind = OPTION_TEXT,
+        .kind = OPTION_LIST,
         .value = "ENDPOINT",
-        AT(replay),
+        AT(replays),
         .help = "Ask here for batches that the live stream lost. Without it "
-                "they stay lost" },
+                "they stay lost. With several endpoints give it once for each, "
+                "in their order, or once as :PORT (that port on the host of "
+                "each) or +N (the port of each plus N); none: this one has "
+                "no replay" },
+    { .name = "snapshot",
+        .kind = OPTION_LIST,
+        .value = "ENDPOINT",
+        AT(snapshots),
+        .help = "Ask here for what the cache holds, to start from and after a "
+                "loss; replay: at the replay endpoint, which does no harm "
+                "where there are none. With several endpoints as --replay" },
     { .name = "topic",
         .letter = 't',
         .kind = OPTION_TEXT,
@@ -189,7 +219,7 @@ static const struct option_spec options[] = {
         AT(count),
         .min = 1,
         .max = UINT64_MAX,
-        .help = "End after this many batches" },
+        .help = "End after this many batches, heartbeats not counted" },
     { .name = "from",
         .kind = OPTION_CUSTOM,
         .value = "WHERE",
@@ -221,7 +251,38 @@ static const struct option_spec options[] = {
         AT(rank),
         .parse = endpoint_parse_rank,
         .accepted = "a whole number from 0 to 65535",
-        .help = "Follow this data-parallel rank: both ports are moved by N" },
+        .help = "Follow this data-parallel rank: all ports are moved by N" },
+    { .name = "ranks",
+        .kind = OPTION_NUMBER,
+        .value = "N",
+        AT(ranks),
+        .min = 1,
+        .max = 65536,
+        .help = "Follow ranks 0 to N-1 of each endpoint" },
+    { .name = "streams",
+        .kind = OPTION_CHOICE,
+        .value = "HOW",
+        .fallback = "auto",
+        AT(streams),
+        .choices = stream_kinds,
+        .help = "split: several publishers come by one endpoint, told apart "
+                "by topic and rank, each a source of its own. one: all is one "
+                "publisher's. auto: split where we listen" },
+    { .name = "max-streams",
+        .kind = OPTION_NUMBER,
+        .value = "N",
+        .fallback = "256",
+        AT(max_streams),
+        .min = 1,
+        .max = 65536,
+        .help = "Streams of one endpoint; further ones are dropped, and said" },
+    { .name = "heartbeat-timeout",
+        .kind = OPTION_SECONDS,
+        .value = "SECONDS",
+        .fallback = "5",
+        AT(heartbeat_timeout),
+        .help = "A publisher that sends heartbeats and is silent for so long "
+                "is stale; 0: never" },
     { .name = "on-loss",
         .kind = OPTION_CHOICE,
         .value = "WHAT",
@@ -229,8 +290,9 @@ static const struct option_spec options[] = {
         AT(on_loss),
         .choices = losses,
         .help = "When batches are gone for good: keep going, or rebuild from "
-                "what replay still has. The default is rebuild with --replay "
-                "and keep without" },
+                "what replay still has, in a twin that replaces what was known "
+                "once it is complete. The default is rebuild with --replay and "
+                "keep without" },
     { .name = "show-tokens",
         .kind = OPTION_NUMBER,
         .value = "N",
@@ -281,11 +343,12 @@ static const struct option_spec options[] = {
         .help = "Colours: auto uses them on a terminal, unless NO_COLOR is "
                 "set" },
     { .name = "curve-server-key",
-        .kind = OPTION_TEXT,
+        .kind = OPTION_LIST,
         .value = "KEY",
-        AT(curve_server_key),
+        AT(server_keys),
         .help = "The publisher's public key, 40 characters (Z85); needs "
-                "--curve-keys" },
+                "--curve-keys. With several endpoints once for all, or once "
+                "for each" },
     { .name = "curve-keys",
         .kind = OPTION_TEXT,
         .value = "FILE",
@@ -321,7 +384,10 @@ on_batch(void *ctx, const struct kve_delivery *delivery)
     if (watch->stats != NULL)
         stats_add(watch->stats, delivery->batch);
     watch->print.printer->batch(&watch->print, delivery);
+    if (print_is_heartbeat(delivery))
+        return watch->print.out->error != 0;
     watch->batches++;
+    watch->events += kve_batch_get_info(delivery->batch)->n_events;
     return watch->print.out->error != 0 ||
         watch->batches == watch->options->count;
 }
@@ -335,6 +401,8 @@ on_notice(void *ctx, const struct kve_notice *notice)
     if (watch->options->count > 0 && watch->batches >= watch->options->count)
         return;
     watch->print.printer->notice(&watch->print, notice);
+    if (notice->type == KVE_NOTICE_STATE && notice->state == KVE_STATE_GONE)
+        roster_drop(&watch->print.roster, notice->source);
     /* A poll goes on until there is a batch, and that can take long. */
     out_flush(watch->print.out);
 }
@@ -359,43 +427,30 @@ on_log(void *ctx, enum kve_log_level level, const char *line)
 
 /* What can be said about the options together; true when all is well. */
 static bool
-check_options(const struct watch_options *opts, const char *endpoint)
+check_options(const struct watch_options *opts)
 {
     const struct command *command = &command_watch;
 
-    if (!endpoint_check(command, "ENDPOINT", endpoint))
-        return false;
-    if (opts->replay != NULL &&
-        !endpoint_check(command, "--replay", opts->replay))
-        return false;
-    if (opts->bind == KVE_BIND_NO && strncmp(endpoint, "tcp://*", 7) == 0) {
-        option_complain(command,
-            "ENDPOINT: '%s' is where a publisher listens; to connect to it "
-            "name its host, tcp://127.0.0.1%s; to listen here give --bind yes",
-            endpoint, endpoint + 7);
-        return false;
-    }
-    if (opts->replay != NULL && strncmp(opts->replay, "tcp://*", 7) == 0) {
-        option_complain(command,
-            "--replay: '%s' is where a publisher listens; to connect to it "
-            "name its host, tcp://127.0.0.1%s",
-            opts->replay, opts->replay + 7);
-        return false;
-    }
-    if (opts->replay != NULL && strcmp(opts->replay, endpoint) == 0) {
-        option_complain(command,
-            "--replay: '%s' is the live stream; give the endpoint where the "
-            "publisher serves replay, or leave the option out",
-            opts->replay);
-        return false;
-    }
-    if (opts->from.start == KVE_START_NUMBER && opts->replay == NULL) {
+    if (opts->from.start == KVE_START_NUMBER && opts->replays.n == 0) {
         option_complain(command,
             "--from: a batch number is read from replay; give --replay "
             "ENDPOINT as well");
         return false;
     }
-    if ((opts->curve_server_key == NULL) != (opts->curve_keys == NULL)) {
+    if (opts->rank.set && opts->ranks > 0) {
+        option_complain(command,
+            "--rank and --ranks: one names a rank, the other says how many "
+            "there are; give one of them");
+        return false;
+    }
+    if (opts->heartbeat_timeout > 4294967) {
+        option_complain(command,
+            "--heartbeat-timeout: '%.0f' is not accepted; give seconds from 0 "
+            "to 4294967",
+            opts->heartbeat_timeout);
+        return false;
+    }
+    if ((opts->server_keys.n == 0) != (opts->curve_keys == NULL)) {
         option_complain(command,
             "--curve-server-key and --curve-keys go together; give both");
         return false;
@@ -405,19 +460,26 @@ check_options(const struct watch_options *opts, const char *endpoint)
 
 static void
 fill_source(struct kve_source_opts *source, const struct watch_options *opts,
-    const char *endpoint)
+    const struct target *target)
 {
-    source->endpoint = endpoint;
-    source->replay_endpoint = opts->replay;
+    source->endpoint = target->endpoint;
+    source->replay_endpoint = target->replay;
+    source->snapshot_endpoint = target->snapshot;
     source->topic = opts->topic;
     source->bind = opts->bind;
     source->on_loss = opts->on_loss;
     source->start = opts->from.start;
     source->first_number = opts->from.number;
-    source->rank = opts->rank;
+    source->rank = target->rank;
     source->recv_hwm = (uint32_t)opts->hwm;
     source->tail_probe_ms =
         opts->probe_ms == 0 ? KVE_NONE : (uint32_t)opts->probe_ms;
+    source->heartbeat_timeout_ms = opts->heartbeat_timeout == 0
+        ? KVE_NONE
+        : (uint32_t)(opts->heartbeat_timeout * 1000.0) + 1;
+    source->streams = opts->streams;
+    source->max_streams = (uint32_t)opts->max_streams;
+    source->curve.server_key = target->server_key;
 }
 
 /* Print the statistics: with the data for JSON and at the end, else aside. */
@@ -427,16 +489,16 @@ write_stats(struct watch *watch, bool at_end)
     struct print *print = &watch->print;
 
     if (watch->options->format == FORMAT_JSON) {
-        stats_write_json(print->out, watch->stats, watch->sub);
+        stats_write_json(print->out, watch->stats, watch->sub, &print->roster);
         out_flush(print->out);
         return;
     }
     out_flush(print->out);
     if (at_end && watch->options->format == FORMAT_TEXT) {
-        stats_write_text(print->out, watch->stats, watch->sub);
+        stats_write_text(print->out, watch->stats, watch->sub, &print->roster);
         out_flush(print->out);
     } else {
-        stats_write_text(print->err, watch->stats, watch->sub);
+        stats_write_text(print->err, watch->stats, watch->sub, &print->roster);
         out_flush(print->err);
     }
 }
@@ -457,21 +519,60 @@ count_bad(const kve_subscriber *sub)
 }
 
 static void
+write_more(struct out *out, const kve_subscriber *sub, unsigned counter,
+    const char *words)
+{
+    uint64_t value = kve_sub_counter(sub, 0, counter);
+
+    if (value > 0)
+        out_format(out, "; %s: %" PRIu64, words, value);
+}
+
+/* How many sources there are, and how many of them are live. A socket that
+ * several publishers share has no order of its own and is none. */
+static size_t
+count_sources(const struct watch *watch, size_t *ret_live)
+{
+    const struct roster *roster = &watch->print.roster;
+    size_t n = 0;
+    size_t live = 0;
+
+    for (size_t i = 0; i < roster->n; i++) {
+        struct kve_source_info info = { .struct_size = sizeof(info) };
+        kve_source_id id = roster->items[i]->id;
+
+        if (roster_has_streams(roster, id))
+            continue;
+        n++;
+        live += kve_sub_source(watch->sub, id, &info) == KVE_OK &&
+            info.state == KVE_STATE_LIVE;
+    }
+    *ret_live = live;
+    return n;
+}
+
+static void
 write_summary(struct watch *watch)
 {
     const kve_subscriber *sub = watch->sub;
     struct out *err = watch->print.err;
+    size_t live = 0;
+    size_t n = count_sources(watch, &live);
 
     print_remark(&watch->print, "");
     out_format(err,
         "%" PRIu64 " batches, %" PRIu64 " events; gaps: %" PRIu64
         ", batches missed: %" PRIu64 ", recovered: %" PRIu64 ", lost: %" PRIu64
         "; bad: %" PRIu64,
-        watch->batches, kve_sub_counter(sub, 0, KVE_COUNTER_SUB_EVENTS),
+        watch->batches, watch->events,
         kve_sub_counter(sub, 0, KVE_COUNTER_SUB_GAPS),
         kve_sub_counter(sub, 0, KVE_COUNTER_SUB_MISSED),
         kve_sub_counter(sub, 0, KVE_COUNTER_SUB_REPAIRED),
         kve_sub_counter(sub, 0, KVE_COUNTER_SUB_LOST), count_bad(sub));
+    write_more(err, sub, KVE_COUNTER_SUB_RESTARTS, "restarts");
+    write_more(err, sub, KVE_COUNTER_SUB_SNAPSHOTS_TAKEN, "snapshots");
+    if (n > 1)
+        out_format(err, "; sources: %zu, live: %zu", n, live);
     print_remark_end(&watch->print);
 }
 
@@ -491,35 +592,68 @@ wait_ms(int64_t now, int64_t end, int64_t next_stats, int64_t next_hint)
     return first - now > 3600000 ? 3600000 : (int)(first - now);
 }
 
+/* What may keep a source from being heard. */
+enum silence { SILENCE_NONE, SILENCE_NOBODY, SILENCE_TOPIC };
+
+static enum silence
+silence_of(struct watch *watch, kve_source_id source)
+{
+    struct kve_source_info info = { .struct_size = sizeof(info) };
+    struct roster *roster = &watch->print.roster;
+
+    if (kve_sub_source(watch->sub, source, &info) != KVE_OK || info.started ||
+        roster_has_streams(roster, source))
+        return SILENCE_NONE;
+    if (info.connected)
+        return *watch->options->topic != '\0' ? SILENCE_TOPIC : SILENCE_NONE;
+    /* Why it cannot be reached was said already, if there was more to say. */
+    return print_seen(&watch->print, source)->n_troubles > 0 ? SILENCE_NONE
+                                                             : SILENCE_NOBODY;
+}
+
+static void
+hint_source(struct watch *watch, kve_source_id source, enum silence silence)
+{
+    struct print *print = &watch->print;
+    const char *topic = watch->options->topic;
+
+    print_remark(print, print->on_err.odd);
+    if (print->roster.several || silence == SILENCE_NOBODY)
+        out_format(print->err, "source %s: ", print_seen(print, source)->name);
+    if (silence == SILENCE_TOPIC) {
+        out_text(
+            print->err, "nothing received yet; only topics that begin with ");
+        value_text(print->err, NOTATION_PYTHON, topic, strlen(topic));
+        out_text(print->err, " are received; without --topic all are");
+    } else {
+        out_text(print->err, "no publisher there yet; waiting");
+    }
+    print_remark_end(print);
+}
+
 /* A word, once, for who waits and sees nothing: nobody there, or no such
- * topic. */
+ * topic. Of many sources the first ones are enough. */
 static void
 hint(struct watch *watch)
 {
-    struct kve_source_info info = { .struct_size = sizeof(info) };
-    struct print *print = &watch->print;
-    bool connected =
-        kve_sub_source(watch->sub, watch->source, &info) == KVE_OK &&
-        info.connected;
+    size_t said = 0;
 
     watch->next_hint = INT64_MAX;
-    if (watch->batches > 0 || watch->options->quiet)
-        return;
-    if (connected ? *watch->options->topic == '\0' : print->n_troubles > 0)
-        return;
-    print_remark(print, print->on_err.odd);
-    if (connected) {
-        out_text(print->err,
-            "nothing received yet; only topics that begin "
-            "with ");
-        value_text(print->err, NOTATION_PYTHON, watch->options->topic,
-            strlen(watch->options->topic));
-        out_text(print->err, " are received; without --topic all are");
-    } else {
-        out_format(print->err, "source %s: no publisher there yet; waiting",
-            print_source(print, watch->source));
+    for (size_t i = 0; !watch->options->quiet && i < watch->n_sources; i++) {
+        enum silence silence = silence_of(watch, watch->sources[i]);
+
+        if (silence == SILENCE_NONE)
+            continue;
+        if (++said <= MOST_HINTS)
+            hint_source(watch, watch->sources[i], silence);
     }
-    print_remark_end(print);
+    if (said > MOST_HINTS) {
+        print_remark(&watch->print, watch->print.on_err.odd);
+        out_format(watch->print.err,
+            "%zu more sources were not heard of yet; --stats says which",
+            said - MOST_HINTS);
+        print_remark_end(&watch->print);
+    }
 }
 
 /* Poll until something ends it. Returns the exit status. */
@@ -630,41 +764,80 @@ refuse(const struct kve_error *err)
     return err->status == KVE_E_INVAL ? result : EXIT_TROUBLE;
 }
 
+/* Room for every source and stream that the options allow. */
+static uint32_t
+most_sources(const struct watch_options *opts, const struct targets *targets)
+{
+    bool split = opts->streams == KVE_STREAMS_SPLIT ||
+        (opts->streams == KVE_STREAMS_DEFAULT && opts->bind != KVE_BIND_NO);
+    uint64_t most = targets->n * (1 + (split ? opts->max_streams : 0));
+
+    return most > UINT32_MAX ? UINT32_MAX : (uint32_t)most;
+}
+
+/* Begin to follow every target; complains when one cannot be. */
 static int
-watch_endpoint(const struct watch_options *opts, const char *endpoint)
+add_sources(struct watch *watch, const struct targets *targets,
+    const struct key_pair *keys)
+{
+    struct print *print = &watch->print;
+    struct kve_error err;
+
+    print->roster.several = targets->n > 1;
+    for (size_t i = 0; i < targets->n; i++) {
+        struct kve_source_opts source = KVE_SOURCE_OPTS_INIT;
+        struct kve_source_info info = { .struct_size = sizeof(info) };
+
+        fill_source(&source, watch->options, &targets->items[i]);
+        if (source.curve.server_key != NULL) {
+            source.curve.public_key = keys->public_key;
+            source.curve.secret_key = keys->secret_key;
+        }
+        if (kve_sub_add(watch->sub, &source, &watch->sources[i], &err) !=
+            KVE_OK)
+            return refuse(&err);
+        watch->n_sources++;
+        if (kve_sub_source(watch->sub, watch->sources[i], &info) == KVE_OK &&
+            (int)strlen(info.endpoint) > print->roster.width)
+            print->roster.width = (int)strlen(info.endpoint);
+    }
+    for (size_t i = 0; i < targets->n; i++)
+        print->printer->start(print, watch->sources[i]);
+    return EXIT_FINE;
+}
+
+static int
+watch_targets(const struct watch_options *opts, const struct targets *targets)
 {
     struct watch watch = { .options = opts };
     struct kve_context_opts context_opts = KVE_CONTEXT_OPTS_INIT;
     struct kve_sub_opts sub_opts = KVE_SUB_OPTS_INIT;
-    struct kve_source_opts source = KVE_SOURCE_OPTS_INIT;
     struct kve_sub_callbacks callbacks = KVE_SUB_CALLBACKS_INIT;
     struct kve_error err = { .status = KVE_OK };
-    struct key_pair keys;
+    struct key_pair keys = { "", "" };
     kve_context *context = NULL;
     int result = EXIT_TROUBLE;
 
-    fill_source(&source, opts, endpoint);
-    if (opts->curve_keys != NULL) {
-        if (!key_pair_read(&command_watch, opts->curve_keys, &keys))
-            return EXIT_USAGE;
-        source.curve.server_key = opts->curve_server_key;
-        source.curve.public_key = keys.public_key;
-        source.curve.secret_key = keys.secret_key;
-    }
+    if (opts->curve_keys != NULL &&
+        !key_pair_read(&command_watch, opts->curve_keys, &keys))
+        return EXIT_USAGE;
     context_opts.log = on_log;
     context_opts.log_ctx = (void *)opts;
+    if (targets->n > 256)
+        context_opts.max_sources = (uint32_t)targets->n;
     sub_opts.batch.max_tokens = (size_t)opts->max_tokens;
+    sub_opts.max_sources = most_sources(opts, targets);
     callbacks.on_batch = on_batch;
     callbacks.on_notice = on_notice;
     callbacks.ctx = &watch;
     init_print(&watch.print, opts);
 
-    if (opts->stats.on) {
+    watch.sources = calloc(targets->n, sizeof(*watch.sources));
+    if (opts->stats.on)
         watch.stats = calloc(1, sizeof(*watch.stats));
-        if (watch.stats == NULL) {
-            fputs("kvevents watch: out of memory\n", stderr);
-            goto out;
-        }
+    if (watch.sources == NULL || (opts->stats.on && watch.stats == NULL)) {
+        fputs("kvevents watch: out of memory\n", stderr);
+        goto out;
     }
     if (kve_context_create(&context_opts, &context, &err) != KVE_OK ||
         kve_sub_create(context, &sub_opts, &callbacks, &watch.sub, &err) !=
@@ -679,18 +852,17 @@ watch_endpoint(const struct watch_options *opts, const char *endpoint)
         goto out;
     }
     starting = true;
-    if (kve_sub_add(watch.sub, &source, &watch.source, &err) != KVE_OK) {
-        result = refuse(&err);
-        goto out;
-    }
+    result = add_sources(&watch, targets, &keys);
     starting = false;
-    watch.print.printer->start(&watch.print);
-    result = finish(&watch, follow(&watch));
+    if (result == EXIT_FINE)
+        result = finish(&watch, follow(&watch));
 
 out:
     stoppable = NULL;
     kve_sub_destroy(watch.sub);
     kve_context_destroy(context);
+    roster_release(&watch.print.roster);
+    free(watch.sources);
     free(watch.stats);
     return result;
 }
@@ -698,24 +870,65 @@ out:
 static int
 run(const struct command *command, int argc, char **argv)
 {
-    struct watch_options opts = { .replay = NULL };
-    const char *endpoint = "tcp://127.0.0.1:5557";
+    static char usual[] = "tcp://127.0.0.1:5557";
+    char *one[] = { usual };
+    struct watch_options opts = { .topic = NULL };
+    struct target_words words = { .n_endpoints = 1, .endpoints = one };
+    struct targets targets = { 0, NULL };
     int operands;
     int status;
 
     if (!help_or_options(command, argc, argv, &opts, &operands, &status))
-        return status;
-    if (operands > 1)
-        return option_complain(command,
-            "'%s' is one operand too many; give one ENDPOINT", argv[2]);
-    if (operands == 1)
-        endpoint = argv[1];
-    if (!check_options(&opts, endpoint))
-        return EXIT_USAGE;
-    return watch_endpoint(&opts, endpoint);
+        goto out;
+    if (operands > 0) {
+        words.n_endpoints = (size_t)operands;
+        words.endpoints = argv + 1;
+    }
+    words.replays = &opts.replays;
+    words.snapshots = &opts.snapshots;
+    words.server_keys = &opts.server_keys;
+    words.connects = opts.bind == KVE_BIND_NO;
+    words.rank = opts.rank;
+    words.ranks = opts.ranks;
+    status = EXIT_USAGE;
+    if (targets_make(command, &words, &targets) && check_options(&opts))
+        status = watch_targets(&opts, &targets);
+
+out:
+    targets_release(&targets);
+    option_list_release(&opts.replays);
+    option_list_release(&opts.snapshots);
+    option_list_release(&opts.server_keys);
+    return status;
 }
 
 static const struct section sections[] = {
+    { "Sources",
+        "Each ENDPOINT is a source: one publisher, with a state of its own. "
+        "With --ranks an endpoint is as many of them, at ports that follow "
+        "one another. Where several publishers come by one endpoint, because "
+        "they connect to us or through a relay, each topic and rank is a "
+        "source of its own, a stream, and called so: kv-events/0. An endpoint "
+        "that nobody answers at delays no other one.\n"
+        "\n"
+        "A source is cold (nothing received yet), recovering (batches are "
+        "missing and asked for), live (complete up to its last number), "
+        "degraded (something is missing for good, or cannot be checked) or "
+        "gone (a stream that was silent for ten minutes). Each change is a "
+        "line on standard error, with its reason:\n"
+        "\n"
+        "  source tcp://10.0.0.1:5557 live -> recovering: gap 12..19\n"
+        "  source tcp://10.0.0.1:5557 live -> recovering: restart\n"
+        "\n"
+        "After a loss, and from a snapshot, a source is built anew in a twin: "
+        "batches of the twin are marked, and what was known before stays "
+        "until a line says that the twin is complete, or that it is dropped. "
+        "Who adds up events counts those of a twin apart, and forgets "
+        "everything of a source when a line says so.\n"
+        "\n"
+        "  kvevents watch tcp://10.0.0.1:5557 tcp://10.0.0.2:5557 -r :5558\n"
+        "  kvevents watch tcp://10.0.0.1:5557 --ranks 8 -r +8 --snapshot +16\n"
+        "  kvevents watch 'tcp://*:5557' --bind yes\n" },
     { "Text output",
         "The lines of the example subscriber in vLLM's documentation: one for "
         "each batch with its time in Unix seconds, one for each event with "
@@ -730,17 +943,28 @@ static const struct section sections[] = {
         "  Missed 2 messages (last: 4, current: 7)\n"
         "  Received event batch at 1795963990.31:  # replayed, number 5\n"
         "\n"
+        "Behind the # stands how a batch came when it is not simply the next "
+        "live one: replayed, of the twin, or of a snapshot with the number of "
+        "the last batch that the snapshot includes. Heartbeats are printed "
+        "with --verbose only. With several sources every line begins with the "
+        "one it is of.\n"
+        "\n"
         "Remarks go to standard error: connections, states, what was "
         "recovered or lost, and messages that could not be read, one line "
         "each. After 10 bad messages in a row one warning says what was seen "
         "and what was expected; the others are counted only." },
     { "JSON output",
         "One object a line. kind is batch, notice or stats. A batch has "
-        "source, seq, topic, replayed, ts, rank, events and faults, and error "
-        "when its payload was broken. An event has type, every field that was "
-        "on the wire under its name there, unknown (the fields that are not "
-        "known) and notes. A notice has type, source, state and what belongs "
-        "to its type: first and last, reason, detail.\n"
+        "source, seq, topic, replayed, snapshot, hidden, ts, rank, events and "
+        "faults, publisher_id when it has one, and error when its payload was "
+        "broken. source is the live endpoint; stream, of a stream, its topic "
+        "and rank. hidden is true for what belongs to a twin; of a snapshot "
+        "seq is the last number that it includes. A heartbeat is a batch with "
+        "a publisher_id and no events. An event has type, every "
+        "field that was on the wire under its name there, unknown (the fields "
+        "that are not known) and notes. A notice has type, source, state and "
+        "what belongs to its type: first and last, reason, detail. stats has "
+        "counts, counters, and for each of sources its state and counters.\n"
         "\n"
         "Hashes are strings: decimal for integers, hex for bytes, with hex: "
         "in front of hashes of 10 bytes or less. Other bytes are {\"$bytes\": "
@@ -751,21 +975,25 @@ static const struct section sections[] = {
         "n_token_ids, its length." },
     { "Raw output",
         "One object a line with topic, seq, seq_hex and payload, the message "
-        "as it came in hex. kvevents publish reads these lines." },
+        "as it came in hex; with snapshot, hidden and source where they say "
+        "something. kvevents publish reads these lines." },
     { NULL, NULL },
 };
 
 const struct command command_watch = {
     .name = "watch",
-    .operands = "[ENDPOINT]",
-    .summary = "print a publisher's events as they arrive",
+    .operands = "[ENDPOINT...]",
+    .summary = "print publishers' events as they arrive",
     .operand_help =
-        "ENDPOINT is where the publisher's live stream is, "
-        "tcp://127.0.0.1:5557 when it is not given. Also ipc://PATH.",
+        "ENDPOINT is where a publisher's live stream is, "
+        "tcp://127.0.0.1:5557 when none is given. Also ipc://PATH. With "
+        "several each line begins with the one it is of.",
     .options = options,
     .sections = sections,
     .examples =
         "kvevents watch --topic kv-events --replay tcp://127.0.0.1:5558\n"
+        "kvevents watch tcp://10.0.0.7:5557 tcp://10.0.0.8:5557 -r :5558\n"
+        "kvevents watch tcp://10.0.0.7:5557 --ranks 8 --replay +8\n"
         "kvevents watch tcp://10.0.0.7:5557 --format json | jq .events\n"
         "kvevents watch --no-tokens --stats --timeout 60\n",
     .words = "tcp:// ipc://",
