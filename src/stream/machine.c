@@ -144,8 +144,12 @@ void
 kve_machine_cleared(struct kve_machine *m, int64_t now_ns)
 {
     m->now = now_ns;
-    if (m->gone || m->snap_loading || m->at.id.known || m->at.delivered_id ||
-        (!m->at.lossy && !m->at.unreadable))
+    if (m->gone || m->snap_loading || m->at.id.known || m->at.delivered_id)
+        return;
+    /* Whose the batches before it were is of no consequence any more. */
+    if (m->in_doubt)
+        m->at.unproved = m->at.last + 1;
+    if (!m->at.lossy && !m->at.unreadable)
         return;
     m->at.lossy = false;
     m->at.unreadable = false;

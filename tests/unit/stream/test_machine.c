@@ -362,6 +362,11 @@ static const struct {
         "C E L0 D C R1 R2 E L3",
         "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect "
         "?0 begin:lost ~r1 ~r2 ! fixed1-2 swap degraded:lost l3" },
+    { "B26: behind a clear only the clear needs a proof", REPLAY,
+        "C E L0 D C R1 R2 E L3 Z L4 T R3 R4 E",
+        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect "
+        "?0 begin:lost ~r1 ~r2 ! fixed1-2 swap degraded:lost l3 l4 p3 ! "
+        "live:caught_up" },
     { "an answer of another id", REPLAY, "C E L0A L3A R0B R0B R1B E",
         "recovering:starting ?0 ! l0 live:caught_up gap1-2 recovering:gap "
         "?0 ! clear:new_id recovering:new_id ?0 r0 r1 !" },

@@ -17,7 +17,7 @@
 
 #define MAX_ACTIONS 32 /* of one message */
 #define QUIET_ROUNDS 120
-#define QUIET_ASKS 12
+#define QUIET_ASKS 24
 
 #define TAIL_PROBE (500 * KVE_MS)
 #define TIMEOUT (5000 * KVE_MS)
