@@ -11,6 +11,11 @@ holds, with the number of copies, are computed from what watch --format json
 printed, and compared with the engine's block pool at each checkpoint, one
 probe interval after the engine fell idle.
 
+Then the same with an engine that keeps 8 batches for replay only, and a
+watch that is killed (SIGKILL) and started anew at random while the engine
+works. What it missed may be gone for good then: at each checkpoint it must be
+equal and say live, or say that it is degraded.
+
     KVEVENTS_ENGINE_DIR      a folder with env.sh (the environment of Python
                              with vLLM) and models/; without it: skipped
     KVEVENTS_ENGINE_TRAFFIC  the program that runs the engine, default
@@ -20,11 +25,13 @@ probe interval after the engine fell idle.
                              line on its standard input.
 
     run_engine.py [--model M]... [--rounds N] [--seeds N] [--first-seed S]
-                  [--all] [--reference]
+                  [--all] [--reference] [--only calm|kills]
 """
 
 import argparse
 import collections
+import contextlib
+import dataclasses
 import itertools
 import json
 import os
@@ -33,11 +40,13 @@ import random
 import shlex
 import socket
 import sys
+import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] /
                        "interop"))
 
+import _fold
 import _harness
 from _harness import Checks, Relay
 
@@ -50,64 +59,54 @@ TOPIC = "kv-events"
 BLOCKS = {"models/gemma3": 200}
 
 
-class Fold:
-    """What the engine holds, by the events a reader printed."""
+class Reading:
+    """What the engine holds, by the events one reader printed."""
 
-    def __init__(self):
-        self.copies = collections.Counter()
-        self.taken = 0
-        self.below_zero = 0
-
-    @staticmethod
-    def name(value):
-        return value.hex() if isinstance(value, bytes) else value
-
-    def take(self, items):
-        """Take what was printed since the last call."""
-        for item in items[self.taken:]:
-            if item[0] == "clear":
-                self.copies.clear()
-            elif item[0] == "batch":
-                for event in item[2]:
-                    self._event(event)
-        self.taken = len(items)
-
-    def _event(self, event):
-        if event["type"] == "AllBlocksCleared":
-            self.copies.clear()
-            return
-        step = 1 if event["type"] == "BlockStored" else -1
-        for value in event["block_hashes"]:
-            key = event.get("group_idx", 0), self.name(value)
-            if step < 0 and not self.copies[key]:
-                self.below_zero += 1
-                continue
-            self.copies[key] += step
+    def __init__(self, reader):
+        self.reader = reader
+        self.follower = _fold.Follower()
 
     def cached(self):
-        return {key: n for key, n in self.copies.items() if n}
+        """{(group, hash): copies}; group 0 where none is said."""
+        self.follower.take(self.reader.items)
+        return {(group or 0, value.hex() if isinstance(value, bytes)
+                 else value): n for (*_, group, value), n in
+                self.follower.visible.cached().items()}
+
+    def state(self):
+        self.follower.take(self.reader.items)
+        return self.follower.state or "cold"
+
+    def connected(self):
+        """When the reader said that it is connected, or None."""
+        return next((item[-1] for item in self.reader.items
+                     if item[0] == "other" and
+                     item[1].get("type") == "connected"), None)
 
 
 def free_port():
-    """A port that is free on every interface: the engine binds them all."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
+    """A port that is free on every interface, as the engine binds them all,
+    and that the system gives to nobody else while the engine starts."""
+    while True:
+        port = random.randrange(2000, 10_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
 
 
 class Engine(_harness.Process):
-    def __init__(self, folder, traffic, model, as_int, reset_every, rounds,
-                 seed):
+    def __init__(self, folder, traffic, model, plan, rounds, seed):
         self.port, self.replay_port = free_port(), free_port()
         command = shlex.join([
             "python", str(traffic), "--model", model,
             "--port", str(self.port), "--replay-port", str(self.replay_port),
             "--topic", TOPIC, "--rounds", str(rounds), "--requests", "24",
             "--blocks", str(BLOCKS.get(model, 64)), "--seed", str(seed),
-            "--reset-every", str(reset_every), "--start-delay", "1"])
+            "--buffer-steps", str(plan.buffer_steps),
+            "--reset-every", str(plan.reset_every), "--start-delay", "1"])
         environment = dict(os.environ, PYTHONHASHSEED="0",
                            VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=str(
-                               int(as_int)))
+                               int(plan.as_int)))
         super().__init__(["bash", "-c", f". ./env.sh && exec {command}"],
                          cwd=folder, env=environment)
 
@@ -125,68 +124,141 @@ class Engine(_harness.Process):
         self.child.stdin.flush()
 
 
-def differences(ours, truth):
-    """A few of them, for people."""
-    wrong = [f"{key}: {ours.get(key, 0)} for {truth.get(key, 0)}"
-             for key in sorted({*ours, *truth}, key=str)
-             if ours.get(key, 0) != truth.get(key, 0)]
-    return f"{len(wrong)} differ: " + ", ".join(wrong[:5])
-
-
-def judge(checks, name, reader, fold, truth):
+def judge(checks, name, reading, truth):
     """One checkpoint. Returns how late the last repair came."""
     idle = time.monotonic() - SETTLED
     deadline = idle + PROBE + ENGINE_POLL + SLACK
-    while True:
-        fold.take(reader.items)
-        if fold.cached() == truth or time.monotonic() > deadline:
-            break
+    while reading.cached() != truth and time.monotonic() < deadline:
         time.sleep(0.01)
     late = time.monotonic() - idle
-    right = fold.cached() == truth
-    copies = sum(truth.values())
+    right = reading.cached() == truth
     if right:
-        detail = (f"{len(truth)} hashes, {copies} copies, equal {late:.2f} s "
-                  "after the engine fell idle")
+        detail = (f"{len(truth)} hashes, {sum(truth.values())} copies, equal "
+                  f"{late:.2f} s after the engine fell idle")
     else:
-        detail = differences(fold.cached(), truth)
-        came = reader.wait(lambda r: fold.take(r.items) or
-                           fold.cached() == truth, 10)
+        detail = _fold.differences(reading.cached(), truth)
+        came = reading.reader.wait(lambda r: reading.cached() == truth, 10)
         detail += f"; equal after {time.monotonic() - idle:.2f} s" if came \
             else "; not equal 10 s later either"
     checks(name, right, detail)
     # Nothing may move once it is right.
     time.sleep(max(0, deadline - time.monotonic()))
-    fold.take(reader.items)
     if right:
-        checks(f"{name}, still", fold.cached() == truth,
-               differences(fold.cached(), truth)
-               if fold.cached() != truth else "")
+        checks(f"{name}, still", reading.cached() == truth,
+               _fold.differences(reading.cached(), truth))
     return late
 
 
-def run(checks, arguments, folder, traffic, model, as_int, reset_every, seed):
-    name = (f"{model} {'int' if as_int else 'bytes'} "
-            f"{'resets ' if reset_every else ''}seed {seed}")
-    draw = random.Random(seed)
-    engine = Engine(folder, traffic, model, as_int, reset_every,
-                    arguments.rounds, seed)
-    relay = Relay(f"tcp://127.0.0.1:{engine.port}",
-                  lambda number, life: draw.random() < 0.3, LAST)
-    reader_class = _harness.Reference if arguments.reference \
-        else _harness.Watch
-    reader = reader_class(relay.endpoint,
-                          f"tcp://127.0.0.1:{engine.replay_port}", TOPIC)
-    fold = Fold()
-    late, judged = [], 0
+def judge_honesty(checks, name, reading, truth):
+    """One checkpoint of a reader that was killed meanwhile, one probe interval
+    after the engine fell idle, or after the reader had connected and asked for
+    a replay when that was later. Returns what it said and whether it was
+    equal."""
+    idle = time.monotonic() - SETTLED
+    reading.reader.wait(lambda r: reading.connected())
+    since = max(idle, (reading.connected() or idle) + ENGINE_POLL)
+    deadline = since + PROBE + ENGINE_POLL + 2 * SLACK
+    while time.monotonic() < deadline and not (
+            reading.state() == "live" and reading.cached() == truth):
+        time.sleep(0.01)
+    state, equal = reading.state(), reading.cached() == truth
+    checks(name, state == "degraded" or state == "live" and equal,
+           f"{state}, " + (f"equal, {len(truth)} hashes" if equal else
+                           _fold.differences(reading.cached(), truth)))
+    return state, equal
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What one engine goes through."""
+    as_int: bool
+    reset_every: int
+    kills: bool = False
+
+    @property
+    def buffer_steps(self):
+        return 8 if self.kills else 10_000
+
+    def name(self, model, seed):
+        return (f"{model} {'int' if self.as_int else 'bytes'} "
+                f"{'resets ' if self.reset_every else ''}"
+                f"{'kills ' if self.kills else ''}seed {seed}")
+
+
+class Killer(threading.Thread):
+    """A reader that is killed and started anew while there is traffic."""
+
+    def __init__(self, make, draw):
+        super().__init__(daemon=True)
+        self.make, self.draw = make, draw
+        self.lock = threading.Lock()    # held: no kill
+        self.ended = threading.Event()
+        self.kills = 0
+        self.unreadable = []
+        self._new()
+        self.start()
+
+    def _new(self):
+        self.reading = Reading(self.make())
+
+    def run(self):
+        while not self.ended.wait(self.draw.uniform(0.1, 2.0)):
+            with self.lock:
+                reader = self.reading.reader
+                reader.kill()
+                reader.thread.join(_harness.PATIENCE)
+                self.unreadable += reader.unreadable
+                self.kills += 1
+                self._new()
+
+    def close(self):
+        """End it; the reader's exit status."""
+        self.ended.set()
+        self.join()
+        status = self.reading.reader.close()
+        self.unreadable += self.reading.reader.unreadable
+        return status
+
+
+def run_killed(checks, arguments, name, engine, relay, make, draw):
+    said = collections.Counter()
+    killer = Killer(make, draw)
+    try:
+        while True:
+            truth = engine.checkpoint()
+            if truth is None:
+                break
+            with killer.lock:
+                said[judge_honesty(
+                    checks, f"{name} checkpoint {said.total()}",
+                    killer.reading, truth)] += 1
+            engine.go_on()
+        checks.equal(f"{name}: checkpoints", said.total(), arguments.rounds)
+        right, unsure = said["live", True], said["degraded", True]
+        degraded = unsure + said["degraded", False]
+        print(f"      {name}: {killer.kills} kills, {len(relay.withheld)} of "
+              f"{relay.passed + len(relay.withheld)} withheld; checkpoints: "
+              f"live and equal {right}, degraded {degraded} (equal {unsure}), "
+              f"wrong {said.total() - right - degraded}", flush=True)
+    finally:
+        engine.kill()
+        checks.equal(f"{name}: interrupted, the reader ends with 130",
+                     killer.close(), 130)
+        checks(f"{name}: every line was understood", not killer.unreadable,
+               _harness.shortened(killer.unreadable))
+
+
+def run_calm(checks, arguments, name, engine, relay, make):
+    reading = Reading(make())
+    reader = reading.reader
+    late = []
     try:
         while (truth := engine.checkpoint()) is not None:
-            late.append(judge(checks, f"{name} checkpoint {judged}", reader,
-                              fold, truth))
-            judged += 1
+            late.append(judge(checks, f"{name} checkpoint {len(late)}",
+                              reading, truth))
             engine.go_on()
-        checks.equal(f"{name}: checkpoints", judged, arguments.rounds)
-        if judged < arguments.rounds:
+        checks.equal(f"{name}: checkpoints", len(late), arguments.rounds)
+        if len(late) < arguments.rounds:
             print(engine.stderr()[-2000:])
         numbers = reader.numbers()
         total = relay.passed + len(relay.withheld)
@@ -198,9 +270,9 @@ def run(checks, arguments, folder, traffic, model, as_int, reset_every, seed):
                f"{len(relay.withheld)} of {total}")
         checks.equal(f"{name}: nothing was lost", reader.lost(), [])
         print(f"      {name}: {len(numbers)} batches, "
-              f"{len(relay.withheld)} of {total} withheld, {fold.below_zero} "
-              f"removals below zero, latest {max(late, default=0):.2f} s",
-              flush=True)
+              f"{len(relay.withheld)} of {total} withheld, "
+              f"{reading.follower.visible.below} removals below zero, latest "
+              f"{max(late, default=0):.2f} s", flush=True)
     finally:
         engine.kill()
         checks.equal(f"{name}: interrupted, the reader ends with 130",
@@ -208,6 +280,28 @@ def run(checks, arguments, folder, traffic, model, as_int, reset_every, seed):
         bad = getattr(reader, "unreadable", [])
         checks(f"{name}: every line was understood", not bad,
                _harness.shortened(bad))
+
+
+def run(checks, arguments, folder, traffic, model, plan, seed):
+    name = plan.name(model, seed)
+    draw = random.Random(seed)
+    share = 0.05 if plan.kills else 0.3
+    engine = Engine(folder, traffic, model, plan, arguments.rounds, seed)
+    relay = Relay(f"tcp://127.0.0.1:{engine.port}",
+                  lambda number, life: draw.random() < share, LAST)
+
+    def make():
+        kind = _harness.Reference if arguments.reference else _harness.Watch
+        return kind(relay.endpoint, f"tcp://127.0.0.1:{engine.replay_port}",
+                    TOPIC)
+
+    try:
+        if plan.kills:
+            run_killed(checks, arguments, name, engine, relay, make,
+                       random.Random(seed + 1))
+        else:
+            run_calm(checks, arguments, name, engine, relay, make)
+    finally:
         relay.close()
 
 
@@ -221,6 +315,7 @@ def main():
                         help="both hash forms with and without resets")
     parser.add_argument("--reference", action="store_true",
                         help="a plain pyzmq reader instead of watch")
+    parser.add_argument("--only", choices=("calm", "kills"))
     arguments = parser.parse_args()
 
     folder = os.environ.get("KVEVENTS_ENGINE_DIR")
@@ -234,16 +329,23 @@ def main():
     if not arguments.reference:
         _harness.command()
 
-    # Without --all: integers with resets, bytes without.
-    forms = list(itertools.product((True, False), (0, 2))) if arguments.all \
-        else [(True, 2), (False, 0)]
+    # Without --all: integers with resets, bytes without, and kills with
+    # resets, which alone make a reader whole again.
+    plans = [Plan(*form) for form in itertools.product(
+        (True, False), (0, 2))] if arguments.all \
+        else [Plan(True, 2), Plan(False, 0)]
+    plans += [Plan(as_int, 2, kills=True)
+              for as_int in ((True, False) if arguments.all else (True,))]
     checks = Checks()
     for seed in range(arguments.first_seed,
                       arguments.first_seed + arguments.seeds):
         for model in arguments.model or ("models/llama", "models/gemma3"):
-            for as_int, reset_every in forms:
-                run(checks, arguments, folder, traffic, model, as_int,
-                    reset_every, seed)
+            for plan in plans:
+                if plan.kills and (arguments.reference or
+                                   arguments.only == "calm") or \
+                        not plan.kills and arguments.only == "kills":
+                    continue
+                run(checks, arguments, folder, traffic, model, plan, seed)
     checks.finish()
 
 

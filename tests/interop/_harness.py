@@ -89,6 +89,16 @@ def ranges(numbers):
     return ", ".join(str(a) if a == b else f"{a}..{b}" for a, b in parts)
 
 
+def eventually(condition, seconds=PATIENCE, pause=time.sleep):
+    """Whether condition() became true in time."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        pause(0.05)
+    return True
+
+
 # ---------------------------------------------------------------------------
 # Between publisher and reader
 
@@ -275,13 +285,15 @@ class VllmPeer(Process):
 class Reader:
     """What a reader said, as a list of tuples:
 
-        ("batch", number, events, replayed)    events as _batches has them
-        ("lost", first, last)
+        ("batch", number, events, replayed, hidden)
+        ("chunk", number, events)    a part of a snapshot
+        ("begin",), ("swap",), ("abort",)    of the twin
         ("clear",)
-        ("state", name)
+        ("lost", first, last)
+        ("state", name, reason)
         ("other", what it was)
 
-    and behind each the time it was said at.
+    and behind each the time it was said at. Events are as _batches has them.
     """
 
     def __init__(self):
@@ -296,7 +308,8 @@ class Reader:
     def wait(self, condition, seconds=PATIENCE):
         """Whether condition(self) became true in time."""
         with self.changed:
-            return self.changed.wait_for(lambda: condition(self), seconds)
+            return eventually(lambda: condition(self), seconds,
+                              self.changed.wait)
 
     def of(self, kind):
         return [item[1:-1] for item in self.items if item[0] == kind]
@@ -305,20 +318,42 @@ class Reader:
         return [item[1] for item in self.items if item[0] == "batch"]
 
     def batches(self):
-        return [(number, events) for number, events, _ in self.of("batch")]
+        return [(number, events) for number, events, *_ in self.of("batch")]
+
+    def replayed(self):
+        """The numbers of batches that came by replay."""
+        return {number for number, _, replayed, _ in self.of("batch")
+                if replayed}
+
+    def states(self):
+        return [name for name, _ in self.of("state")]
 
     def lost(self):
         """Every number said to be lost, in the order it was said."""
         return [number for first, last in self.of("lost")
                 for number in range(first, last + 1)]
 
-    def after_last_clear(self):
-        """Batches since the reader was last told to forget everything."""
-        kinds = [item[0] for item in self.items]
-        place = len(kinds) - kinds[::-1].index("clear") \
-            if "clear" in kinds else 0
-        return [(item[1], item[2]) for item in self.items[place:]
-                if item[0] == "batch"]
+    def forgot(self):
+        """Whether it was told to forget what it had, at once or by a twin
+        that took its place."""
+        return bool(self.of("clear") or self.of("swap"))
+
+    def standing(self):
+        """The batches that what is visible is made of."""
+        visible, twin = [], None
+        for kind, *item in list(self.items):
+            if kind == "batch":
+                number, events, _, hidden, _ = item
+                (twin if hidden else visible).append((number, events))
+            elif kind == "begin":
+                twin = []
+            elif kind == "swap":
+                visible, twin = twin, None
+            elif kind == "abort":
+                twin = None
+            elif kind == "clear":
+                visible, twin = [], None
+        return visible
 
     def has(self, number):
         return number in self.numbers()
@@ -355,7 +390,7 @@ class Reference(Reader):
         return plain_wire(self.decode(payload)[1])
 
     def _deliver(self, number, payload, replayed):
-        self.add("batch", number, self._events(payload), replayed)
+        self.add("batch", number, self._events(payload), replayed, False)
         self.next = number + 1
         self.last_payload = payload
 
@@ -494,15 +529,19 @@ class Watch(Reader, Process):
         if got["kind"] == "batch":
             if got["faults"] or "error" in got:
                 self.unreadable.append(line)
-            self.add("batch", got["seq"],
-                     [self.event(event) for event in got["events"]],
-                     got["replayed"])
+            events = [self.event(event) for event in got["events"]]
+            if got["snapshot"]:
+                self.add("chunk", got["seq"], events)
+            else:
+                self.add("batch", got["seq"], events, got["replayed"],
+                         got["hidden"])
         elif got["kind"] == "notice" and got["type"] == "lost":
             self.add("lost", got["first"], got["last"])
-        elif got["kind"] == "notice" and got["type"] == "clear":
-            self.add("clear")
+        elif got["kind"] == "notice" and got["type"] in (
+                "clear", "begin", "swap", "abort"):
+            self.add(got["type"])
         elif got["kind"] == "notice" and got["type"] == "state":
-            self.add("state", got["state"])
+            self.add("state", got["state"], got["reason"])
         elif got["kind"] == "stats":
             self.counters = got["counters"]
         else:
@@ -510,6 +549,9 @@ class Watch(Reader, Process):
 
     def _read(self):
         for line in self.child.stdout:
+            # One that was killed may leave half a line, as its last.
+            if not line.endswith("\n"):
+                break
             try:
                 self._take(line)
             except (ValueError, KeyError, TypeError) as error:

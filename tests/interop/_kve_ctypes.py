@@ -17,6 +17,8 @@ ROOT = pathlib.Path(os.environ.get("KVEVENTS_SOURCE_DIR",
 HEADERS = ("status.h", "event.h", "codec.h", "counters.h", "context.h",
            "publisher.h")
 
+NONE = (1 << 32) - 1    # KVE_NONE
+
 SCALARS = {
     "size_t": ctypes.c_size_t, "bool": ctypes.c_bool, "int": ctypes.c_int,
     "double": ctypes.c_double, "char": ctypes.c_char,
@@ -140,6 +142,8 @@ def library():
             ("kve_pub_destroy", None, pointer),
             ("kve_pub_endpoint", text, pointer),
             ("kve_pub_replay_endpoint", text, pointer),
+            ("kve_pub_snapshot_endpoint", text, pointer),
+            ("kve_pub_publisher_id", pointer, pointer),
             ("kve_pub_next_number", ctypes.c_uint64, pointer),
             ("kve_pub_counter", ctypes.c_uint64, pointer, ctypes.c_uint),
             ("kve_endpoint_of_rank", ctypes.c_int, text, ctypes.c_uint32,
@@ -257,6 +261,10 @@ class Publisher:
         lambda self: library().kve_pub_endpoint(self.handle).decode())
     replay_endpoint = property(
         lambda self: library().kve_pub_replay_endpoint(self.handle).decode())
+    snapshot_endpoint = property(
+        lambda self: library().kve_pub_snapshot_endpoint(self.handle).decode())
+    publisher_id = property(lambda self: ctypes.string_at(
+        library().kve_pub_publisher_id(self.handle), 16))
     next_number = property(
         lambda self: library().kve_pub_next_number(self.handle))
 

@@ -110,7 +110,7 @@ def lost_messages(stage):
     stage.all_there(reader.batches(), (1, 0, 60))
     stage.equal("the relay withheld", relay.withheld,
                 [3, 10, 11, 12, 13, 14, 40, 59])
-    by_replay = {n for n, _, replayed in reader.of("batch") if replayed}
+    by_replay = reader.replayed()
     stage.check("the withheld ones came by replay",
                 by_replay >= set(relay.withheld), ranges(sorted(by_replay)))
     stage.equal("nothing was said to be lost", reader.lost(), [])
@@ -130,20 +130,21 @@ def short_buffer(stage):
     stage.equal("10..40 are said to be lost", ranges(reader.lost()), "10..40")
     stage.equal("what there was before and after",
                 ranges(reader.numbers()), "0..9, 41..55")
+    # What is new replaces the old when the answer has ended.
     stage.check("the reader was told to forget what it had",
-                bool(reader.of("clear")))
-    stage.all_there(reader.after_last_clear(), (1, 41, 56))
+                reader.wait(lambda r: r.forgot()))
+    stage.all_there(reader.standing(), (1, 41, 56))
     peer.publish(56, 2)
     stage.check("goes on", reader.wait(lambda r: r.has(57)))
     time.sleep(1.0)
-    states = [name for name, in reader.of("state")]
+    states = reader.states()
     stage.check("degraded, and stays so",
                 not states or states[-1] == "degraded", states)
     # Batch 59 says that all is cleared, so nothing lost matters any more.
     peer.publish(58, 2)
     stage.check("goes on", reader.wait(lambda r: r.has(59)))
     time.sleep(1.0)
-    states = [name for name, in reader.of("state")]
+    states = reader.states()
     stage.check("a clear makes it whole", not states or states[-1] == "live",
                 states)
     stage.equal("lost once", ranges(reader.lost()), "10..40")
@@ -199,7 +200,7 @@ def slow_live(stage):
                             2 * _harness.PATIENCE),
                 f"{time.monotonic() - begun:.1f} s")
     stage.all_there(reader.batches(), (1, 0, count, tokens))
-    by_replay = sum(replayed for _, _, replayed in reader.of("batch"))
+    by_replay = len(reader.replayed())
     stage.check("what was dropped came by replay", 0 < by_replay < count,
                 f"{by_replay} batches")
     stage.equal("nothing was said to be lost", reader.lost(), [])
@@ -238,7 +239,7 @@ def late_start(stage):
                 f"{time.monotonic() - begun:.2f} s after the start")
     stage.all_there(reader.batches(), (1, 0, 200))
     stage.check("all by replay",
-                all(replayed for _, _, replayed in reader.of("batch")))
+                reader.replayed() == set(range(200)))
 
 
 def hole(stage):
@@ -257,10 +258,10 @@ def hole(stage):
     time.sleep(2.0)
     stage.equal("8 is lost, once", reader.lost(), [8])
     # A reader that starts anew may be told all of it again.
-    got = reader.after_last_clear()
+    got = reader.standing()
     came = ranges(n for n, _ in got)
     stage.check("all others, in order", came in
-                ("0..7, 9..15",) + ("9..15",) * bool(reader.of("clear")), came)
+                ("0..7, 9..15",) + ("9..15",) * reader.forgot(), came)
     stage.check("each was there", set(reader.numbers()) ==
                 set(range(16)) - {8}, ranges(reader.numbers()))
     stage.check("every field as it was published",
@@ -270,7 +271,7 @@ def hole(stage):
     asked = [start for start in tap.starts[before:] if start <= 8]
     stage.check("no endless requests for it", 1 <= len(asked) <= 4,
                 f"asked from {tap.starts[before:]}")
-    states = [name for name, in reader.of("state")]
+    states = reader.states()
     stage.check("degraded", not states or states[-1] == "degraded", states)
 
 
@@ -291,8 +292,8 @@ def restart(stage):
     stage.check("the new life came",
                 reader.wait(lambda r: wanted in r.batches()))
     stage.check("the reader was told to forget the old life",
-                bool(reader.of("clear")))
-    stage.all_there(reader.after_last_clear(), (2, 0, 5))
+                reader.wait(lambda r: wanted in r.standing()))
+    stage.all_there(reader.standing(), (2, 0, 5))
 
 
 def tail_loss(stage):

@@ -21,56 +21,38 @@ withheld all the time. Judged:
 
 import argparse
 import json
-import os
-import pathlib
 import random
-import re
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(os.environ.get(
-    "KVEVENTS_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
-BIN = os.environ.get("KVEVENTS_BIN",
-                     str(ROOT / "build" / "release" / "kvevents"))
+from _soak import ROOT, endpoints, flat, rss, spawn
+
 STREAM = ROOT / "tests" / "wire" / "fixtures" / "sha256-int-defaults.jsonl"
 # Live messages withheld: every 97th of the first twenty thousand.
 DROP = ",".join(str(n) for n in range(50, 20_000, 97))
 
 
-def rss(pid):
-    """Resident bytes of a process, or None when it is gone."""
-    try:
-        text = pathlib.Path(f"/proc/{pid}/statm").read_text()
-    except OSError:
-        return None
-    return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 class Publisher:
-    def __init__(self, rate, live="tcp://127.0.0.1:0",
-                 replay="tcp://127.0.0.1:0"):
-        self.rate, self.live, self.replay = rate, live, replay
+    def __init__(self, rate):
+        self.rate = rate
+        self.live, self.replay = endpoints(2)
         self.starts = 0
         self.start()
 
     def start(self):
         log = tempfile.TemporaryFile(mode="w+")
-        self.process = subprocess.Popen(
-            [BIN, "publish", str(STREAM), "--loop", "--rate", str(self.rate),
-             "-e", self.live, "-r", self.replay, "--drop", DROP],
-            stderr=log)
+        self.process = spawn(
+            "publish", str(STREAM), "--loop", "--rate", str(self.rate),
+            "-e", self.live, "-r", self.replay, "--drop", DROP, stderr=log)
         self.starts += 1
         until = time.monotonic() + 20
         while time.monotonic() < until:
             log.seek(0)
-            found = re.findall(r"tcp://[0-9.]+:\d+", log.read())
-            if len(found) >= 2:
-                self.live, self.replay = found[:2]
+            if "replay on" in log.read():
                 return
             if self.process.poll() is not None:
                 break
@@ -94,10 +76,10 @@ class Reader:
         self.start()
 
     def start(self):
-        self.process = subprocess.Popen(
-            [BIN, "watch", self.publisher.live, "--replay",
-             self.publisher.replay, "--format", "json", "--no-tokens",
-             "--quiet"], stdout=subprocess.PIPE, text=True)
+        self.process = spawn(
+            "watch", self.publisher.live, "--replay", self.publisher.replay,
+            "--format", "json", "--no-tokens", "--quiet",
+            stdout=subprocess.PIPE)
         self.starts += 1
         self.thread = threading.Thread(
             target=self.judge, args=(self.process,), daemon=True)
@@ -132,19 +114,6 @@ class Reader:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         self.thread.join(20)
-
-
-def flat(name, samples):
-    """Whether memory stayed flat, with a line that says so."""
-    n = len(samples)
-    early = statistics.median(samples[n // 4:n // 2])
-    late = statistics.median(samples[3 * n // 4:])
-    good = late <= max(early * 1.05, early + 4 * 2 ** 20)
-    print(f"{'ok' if good else 'FAILED'}: memory of the {name} that stays: "
-          f"{early / 2**20:.1f} MiB in the second quarter, "
-          f"{late / 2**20:.1f} MiB in the last, peak "
-          f"{max(samples) / 2**20:.1f} MiB", flush=True)
-    return good
 
 
 def main():
