@@ -361,6 +361,7 @@ forget_place(struct kve_machine *m, bool reset)
     at->any_base = false;
     at->after_reset = reset;
     at->old_replay = reset;
+    at->has_clear = false;
     at->lossy = false;
     at->unreadable = false;
     memset(at->digests, 0, sizeof(at->digests));

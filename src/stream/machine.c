@@ -147,8 +147,11 @@ kve_machine_cleared(struct kve_machine *m, int64_t now_ns)
     if (m->gone || m->snap_loading || m->at.id.known || m->at.delivered_id)
         return;
     /* Whose the batches before it were is of no consequence any more. */
-    if (m->in_doubt)
-        m->at.unproved = m->at.last + 1;
+    if (m->in_doubt && m->at.unproved <= m->at.last) {
+        m->at.unproved = m->at.last;
+        m->at.has_clear = true;
+        m->at.clear = m->at.last;
+    }
     if (!m->at.lossy && !m->at.unreadable)
         return;
     m->at.lossy = false;

@@ -74,6 +74,8 @@ struct kve_sm_place {
     bool after_reset;  /* 1 is as good a first number as 0 */
     bool old_replay;   /* after a reset the replay may hold the old life */
     uint64_t unproved; /* first number that no answer has shown, in doubt */
+    bool has_clear;
+    uint64_t clear; /* a batch, applied in doubt, that cleared everything */
     bool delivered;
     uint64_t delivered_number;
     bool delivered_id; /* it had one */
