@@ -14,7 +14,9 @@ PARTS = {
     "codec": [[sys.executable, BENCH / "run_codec.py"],
               [PROGRAMS / "bench_tokens"]],
     "stream": [[sys.executable, BENCH / "run_stream.py"],
-               [PROGRAMS / "bench_publish"]],
+               [PROGRAMS / "bench_publish"],
+               [sys.executable, BENCH / "run_sources.py"],
+               [PROGRAMS / "bench_snapshot"]],
 }
 
 
