@@ -240,6 +240,18 @@ is_replay(const struct kve_machine *m, uint32_t ask)
     return ask != 0 && ask == m->ask && m->ask_kind != KVE_ASK_SNAPSHOT;
 }
 
+/* It has batches. Where that was no longer expected a reconnect raised no
+ * doubt, since no probe could have ended it; now one can. */
+static void
+keeps_after_all(struct kve_machine *m)
+{
+    if (!m->keeps_buffer && m->link > 0)
+        m->in_doubt = kve_sm_probes(m);
+    m->keeps_buffer = true;
+    m->ever_kept = true;
+    m->barren = 0;
+}
+
 void
 kve_machine_replay(struct kve_machine *m, int64_t now_ns, uint32_t ask,
     const struct kve_machine_msg *msg)
@@ -264,9 +276,7 @@ kve_machine_replay(struct kve_machine *m, int64_t now_ns, uint32_t ask,
     if (msg->publisher_id != NULL && m->connected && m->ask_link == m->link)
         m->shown = true;
     m->replay_has_data = true;
-    m->keeps_buffer = true;
-    m->ever_kept = true;
-    m->barren = 0;
+    keeps_after_all(m);
     /* That nothing was before a 1 is a live message's word, not an answer's:
      * what was may have left the buffer. */
     m->at.after_reset = false;

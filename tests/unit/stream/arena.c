@@ -81,8 +81,12 @@ resize(void *ctx, void *p, size_t size)
 void
 kve_arena_install(void)
 {
+    static bool installed;
     struct kve_allocator allocator = { sizeof(allocator), resize, NULL };
 
+    if (installed)
+        return;
+    installed = true;
     if (kve_allocator_set(&allocator) != KVE_OK)
         abort();
 }

@@ -149,8 +149,10 @@ run_random(uint64_t n)
 {
     const char *count = getenv("KVE_SCHEDULES");
     const char *seed = getenv("KVE_SCHEDULES_SEED");
+    const char *from = getenv("KVE_SCHEDULES_FROM");
     struct found found = { 0 };
     int64_t began = kve_now_ns();
+    uint64_t first = from != NULL ? strtoull(from, NULL, 10) : 0;
     bool good = true;
 
     kve_arena_install();
@@ -161,8 +163,20 @@ run_random(uint64_t n)
     for (uint64_t i = 0; i < n && good; i++) {
         if (i > 0 && i % SAY_EVERY == 0)
             print_found("so far", &found, began);
-        good = run_seed(i, false, &found);
+        good = run_seed(first + i, false, &found);
     }
     print_found("random", &found, began);
     return good && found.schedules == n;
+}
+
+bool
+run_seeds(const uint64_t *seeds, size_t n)
+{
+    struct found found = { 0 };
+    bool good = true;
+
+    kve_arena_install();
+    for (size_t i = 0; i < n && good; i++)
+        good = run_seed(seeds[i], false, &found);
+    return good;
 }

@@ -41,5 +41,6 @@ struct run {
 /* False when a rule was broken; its schedule was printed. */
 bool run_searches(const struct run *runs, size_t n);
 bool run_random(uint64_t n);
+bool run_seeds(const uint64_t *seeds, size_t n);
 
 #endif
