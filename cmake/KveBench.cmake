@@ -1,11 +1,9 @@
 # bench/bench_NAME.c is one program; the other .c files of bench/ are shared by
-# all of them, and so is the judge of tests/support. Measured is the static
-# library, as it is shipped.
+# all of them. Measured is the static library, as it is shipped.
 
 file(GLOB programs CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/bench/bench_*.c")
 file(GLOB shared CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/bench/*.c")
 list(REMOVE_ITEM shared ${programs})
-list(APPEND shared "${PROJECT_SOURCE_DIR}/tests/support/fold.c")
 
 foreach(source IN LISTS programs)
     cmake_path(GET source STEM name)
@@ -13,8 +11,7 @@ foreach(source IN LISTS programs)
     set_target_properties(${name} PROPERTIES
         RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bench")
     target_include_directories(${name} PRIVATE
-        "${PROJECT_SOURCE_DIR}/bench" "${PROJECT_SOURCE_DIR}/src"
-        "${PROJECT_SOURCE_DIR}/tests")
+        "${PROJECT_SOURCE_DIR}/bench" "${PROJECT_SOURCE_DIR}/src")
     target_link_libraries(${name} PRIVATE kve_compile kvevents_static
         PkgConfig::KVE_ZMQ PkgConfig::KVE_JANSSON Threads::Threads m)
 endforeach()
