@@ -391,13 +391,3 @@ kve_endpoint_check_apart(const struct kve_endpoint_role *first,
         "%" PRIu32 " apart",
         a_range, b_range, ranks, ranks == 1 ? "" : "s", ranks);
 }
-
-kve_status
-kve_endpoint_check_ranks(
-    const char *live, const char *replay, uint32_t ranks, struct kve_error *err)
-{
-    const struct kve_endpoint_role a = { live, "live", "endpoint" };
-    const struct kve_endpoint_role b = { replay, "replay", "replay endpoint" };
-
-    return kve_endpoint_check_apart(&a, &b, ranks, err);
-}

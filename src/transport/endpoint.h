@@ -43,22 +43,18 @@ kve_status kve_endpoint_parse(const char *text, const char *what,
 bool kve_endpoint_binds(const struct kve_endpoint *endpoint, const char *text,
     uint32_t bind, bool publisher);
 
-/*
- * Check two endpoints of a deployment of ranks publishers: no port above
- * 65535 for any rank, and no live port that is a replay port of another rank.
- * replay may be NULL or "". The text of a refusal names both ranges.
- */
-kve_status kve_endpoint_check_ranks(const char *live, const char *replay,
-    uint32_t ranks, struct kve_error *err);
-
-/* One of them, and the words that an error uses for it. */
+/* An endpoint of a publisher, and the words that an error uses for it. */
 struct kve_endpoint_role {
     const char *text;   /* NULL or "": there is none */
     const char *ports;  /* "live", as in "live ports 1..2" */
     const char *option; /* "endpoint" */
 };
 
-/* The same for any two. */
+/*
+ * Check two endpoints of a deployment of ranks publishers: no port above
+ * 65535 for any rank, and no port of the one that is a port of the other for
+ * another rank. The text of a refusal names both ranges.
+ */
 kve_status kve_endpoint_check_apart(const struct kve_endpoint_role *first,
     const struct kve_endpoint_role *second, uint32_t ranks,
     struct kve_error *err);

@@ -244,8 +244,12 @@ test_ranges(void **state)
     (void)state;
     for (size_t i = 0; i < N_OF(ranges); i++) {
         struct kve_error error = { 0 };
-        kve_status status = kve_endpoint_check_ranks(
-            ranges[i].live, ranges[i].replay, ranges[i].ranks, &error);
+        const struct kve_endpoint_role live = { ranges[i].live, "live",
+            "endpoint" };
+        const struct kve_endpoint_role replay = { ranges[i].replay, "replay",
+            "replay endpoint" };
+        kve_status status =
+            kve_endpoint_check_apart(&live, &replay, ranges[i].ranks, &error);
 
         if (ranges[i].said == NULL && status != KVE_OK)
             fail_msg("row %zu: %s", i, error.detail);
