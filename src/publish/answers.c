@@ -8,9 +8,6 @@
 
 #include <string.h>
 
-#define RETRY_MIN (1 * KVE_MS)
-#define RETRY_MAX (20 * KVE_MS)
-
 struct kve_ask *
 kve_ask_create(const uint8_t *peer, size_t peer_len)
 {
@@ -84,8 +81,8 @@ kve_ask_answer(struct kve_ask *ask, struct kve_snapshot *snapshot,
     int64_t now_ns, int64_t timeout_ns)
 {
     ask->snapshot = kve_snapshot_ref(snapshot);
-    ask->retry_at = now_ns;
-    ask->retry_after = RETRY_MIN;
+    ask->retry.at = now_ns;
+    kve_retry_begin(&ask->retry);
     ask->expires_at = now_ns + timeout_ns;
 }
 
@@ -120,9 +117,7 @@ send_one(struct kve_ask *ask, const struct kve_transport *transport,
             kve_pub_count(counters, KVE_COUNTER_PUB_SNAPSHOT_EXPIRED, 1);
             return true;
         }
-        ask->retry_at = now_ns + ask->retry_after;
-        ask->retry_after =
-            ask->retry_after * 2 < RETRY_MAX ? ask->retry_after * 2 : RETRY_MAX;
+        kve_retry_later(&ask->retry, now_ns);
         return false;
     default:
         kve_pub_count(counters, KVE_COUNTER_PUB_SNAPSHOT_GONE, 1);
@@ -141,7 +136,7 @@ kve_asks_send(struct kve_asks *asks, const struct kve_transport *transport,
     while (ask != NULL) {
         struct kve_ask *next = ask->next;
 
-        if (ask->retry_at <= now_ns &&
+        if (ask->retry.at <= now_ns &&
             send_one(ask, transport, serve, counters, now_ns))
             kve_ask_destroy(kve_asks_detach(asks, before));
         else
@@ -156,7 +151,7 @@ kve_asks_deadline(const struct kve_asks *asks)
     int64_t deadline = KVE_NEVER;
 
     for (const struct kve_ask *ask = asks->first; ask != NULL; ask = ask->next)
-        if (ask->retry_at < deadline)
-            deadline = ask->retry_at;
+        if (ask->retry.at < deadline)
+            deadline = ask->retry.at;
     return deadline;
 }

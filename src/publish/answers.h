@@ -4,8 +4,8 @@
  *
  * A request is one piece of memory that moves from list to list: waiting for
  * its snapshot, then waiting for room at its reader. As with replays, a reader
- * that is full says KVE_IO_AGAIN and nothing tells when it no longer is: it is
- * tried again after 1 ms, doubling to 20 ms, and given up after a time.
+ * that is full says KVE_IO_AGAIN, is tried again (retry.h), and given up after
+ * a time.
  *
  * One thread a list.
  */
@@ -14,6 +14,7 @@
 
 #include "base/counters.h"
 #include "publish/program.h"
+#include "publish/retry.h"
 #include "transport/transport.h"
 
 struct kve_ask {
@@ -21,8 +22,7 @@ struct kve_ask {
     bool on_replay;  /* it came by the replay socket */
     uint64_t target; /* the batch that comes after those it must tell of */
     struct kve_snapshot *snapshot; /* a reference; NULL: still to be made */
-    int64_t retry_at;
-    int64_t retry_after;
+    struct kve_retry retry;
     int64_t expires_at;
     size_t peer_len;
     uint8_t peer[]; /* peer_len bytes */

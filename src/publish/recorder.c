@@ -104,15 +104,6 @@ count(struct kve_recorder *rec, enum kve_counter counter, uint64_t n)
         kve_pub_count(rec->opts.counters, counter, n);
 }
 
-/* Readers cause these lines: at the 1st, 2nd, 4th, 8th ... time. */
-static bool
-worth_a_line(uint64_t *logged)
-{
-    uint64_t n = ++*logged;
-
-    return (n & (n - 1)) == 0;
-}
-
 static uint64_t
 number_after(uint64_t number)
 {
@@ -220,7 +211,7 @@ refuse(struct kve_recorder *rec, struct kve_ask *ask, const char *why)
 {
     kve_ask_destroy(ask);
     count(rec, KVE_COUNTER_PUB_SNAPSHOT_REFUSED, 1);
-    if (worth_a_line(&rec->logged_refused))
+    if (kve_is_worth_a_line(++rec->logged_refused))
         kve_context_log(rec->opts.context, KVE_LOG_WARNING,
             "snapshot request refused (%" PRIu64 " so far): %s",
             rec->logged_refused, why);
@@ -244,7 +235,7 @@ static void
 turn_away(struct kve_recorder *rec, const struct kve_replay_request *request)
 {
     count(rec, KVE_COUNTER_PUB_SNAPSHOT_BAD, 1);
-    if (worth_a_line(&rec->logged_bad))
+    if (kve_is_worth_a_line(++rec->logged_bad))
         kve_context_log(rec->opts.context, KVE_LOG_WARNING,
             "snapshot request not answered (%" PRIu64 " so far): %zu frames; "
             "a request is an empty frame and the word " REQUEST,
@@ -336,7 +327,7 @@ make(struct kve_recorder *rec)
         if (status == KVE_OK || status == KVE_E_CLOSED)
             return snapshot;
         rec->too_large_until = kve_now_ns() + TOO_LARGE_FOR;
-        if (worth_a_line(&rec->logged_failed))
+        if (kve_is_worth_a_line(++rec->logged_failed))
             kve_context_log(rec->opts.context, KVE_LOG_WARNING,
                 "no snapshot was made (%" PRIu64 " so far): %s%s",
                 rec->logged_failed,
@@ -479,7 +470,7 @@ give_up(struct kve_recorder *rec, int64_t now_ns)
     struct kve_replay_serve *serve = rec->serve;
 
     count(rec, KVE_COUNTER_PUB_SNAPSHOT_EXPIRED, 1);
-    if (worth_a_line(&rec->logged_expired))
+    if (kve_is_worth_a_line(++rec->logged_expired))
         kve_context_log(rec->opts.context, KVE_LOG_WARNING,
             "snapshot given up (%" PRIu64 " so far): the reader took nothing "
             "for snapshot_timeout_ms, or not all in ten times that",

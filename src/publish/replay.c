@@ -3,6 +3,8 @@
  */
 #include "publish/replay.h"
 
+#include "publish/retry.h"
+
 #include "publish/recorder.h"
 
 #include "base/alloc.h"
@@ -15,8 +17,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define RETRY_MIN (1 * KVE_MS)
-#define RETRY_MAX (20 * KVE_MS)
 #define SLICE 16 /* messages for one job before the next has its turn */
 
 /* Identity, a frame that is empty by custom, start. */
@@ -26,8 +26,7 @@ struct kve_replay_job {
     struct kve_replay_job *next;
     struct kve_cut cut;
     bool behind; /* an older job of the same reader comes first */
-    int64_t retry_at;
-    int64_t retry_after;
+    struct kve_retry retry;
     int64_t expires_at;
     size_t peer_len;
     uint8_t peer[]; /* peer_len bytes */
@@ -35,13 +34,11 @@ struct kve_replay_job {
 
 enum trouble { TROUBLE_BAD, TROUBLE_REFUSED, TROUBLE_EXPIRED, TROUBLE_ERROR };
 
-/* Readers cause these lines: each kind at its 1st, 2nd, 4th, 8th ... time. */
+/* Each kind is counted by itself. */
 static bool
 worth_a_line(struct kve_replays *r, enum trouble what)
 {
-    uint64_t n = ++r->logged[what];
-
-    return (n & (n - 1)) == 0;
+    return kve_is_worth_a_line(++r->logged[what]);
 }
 
 uint64_t
@@ -112,7 +109,7 @@ accept_request(struct kve_replays *r, const struct kve_replay_request *request,
     for (; *at != NULL; at = &(*at)->next)
         behind |= same_peer(*at, request->peer, request->peer_len);
     job->behind = behind;
-    job->retry_after = RETRY_MIN;
+    kve_retry_begin(&job->retry);
     job->expires_at = now_ns + r->timeout_ns;
     *at = job;
     r->n_jobs++;
@@ -255,7 +252,7 @@ serve_job(struct kve_replays *r, struct kve_replay_job *job, int64_t now_ns)
     if (n > 0) {
         kve_pub_count(r->counters, KVE_COUNTER_PUB_REPLAY_BATCHES,
             (uint64_t)(n - (io == KVE_IO_OK && end)));
-        job->retry_after = RETRY_MIN;
+        kve_retry_begin(&job->retry);
         job->expires_at = now_ns + r->timeout_ns;
     }
 
@@ -273,9 +270,7 @@ serve_job(struct kve_replays *r, struct kve_replay_job *job, int64_t now_ns)
                 "replay_timeout_ms");
             break;
         }
-        job->retry_at = now_ns + job->retry_after;
-        job->retry_after =
-            job->retry_after * 2 < RETRY_MAX ? job->retry_after * 2 : RETRY_MAX;
+        kve_retry_later(&job->retry, now_ns);
         break;
     case KVE_IO_ERROR:
         if (worth_a_line(r, TROUBLE_ERROR))
@@ -293,7 +288,7 @@ serve_job(struct kve_replays *r, struct kve_replay_job *job, int64_t now_ns)
 static bool
 can_send(const struct kve_replay_job *job, int64_t now_ns)
 {
-    return !job->behind && job->retry_at <= now_ns;
+    return !job->behind && job->retry.at <= now_ns;
 }
 
 /* The next job that can send, from the one whose turn it is; NULL: none. */
@@ -358,8 +353,8 @@ kve_replays_deadline(const struct kve_replays *r)
     int64_t deadline = KVE_NEVER;
 
     for (const struct kve_replay_job *j = r->jobs; j != NULL; j = j->next)
-        if (!j->behind && j->retry_at < deadline)
-            deadline = j->retry_at;
+        if (!j->behind && j->retry.at < deadline)
+            deadline = j->retry.at;
     return deadline;
 }
 

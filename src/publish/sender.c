@@ -40,7 +40,7 @@ live_failed(kve_publisher *pub, const struct kve_error *err)
 {
     uint64_t n = ++pub->live_errors;
 
-    if ((n & (n - 1)) == 0)
+    if (kve_is_worth_a_line(n))
         kve_context_log(pub->context, KVE_LOG_ERROR,
             "a batch was not sent live (%" PRIu64 " so far): %s", n,
             err->detail);

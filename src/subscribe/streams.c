@@ -9,6 +9,7 @@
 #include "stream/digest.h"
 #include "subscribe/loop.h"
 #include "subscribe/set.h"
+#include "transport/context.h"
 
 #include <kvevents/codec.h>
 
@@ -152,7 +153,7 @@ refuse(struct kve_source *parent, const char *why)
     struct kve_notice_args args = { 0 };
 
     kve_sub_count(&parent->counters, KVE_COUNTER_SUB_STREAMS_REFUSED, 1);
-    if ((n & (n - 1)) != 0)
+    if (!kve_is_worth_a_line(n))
         return;
     args.detail = why;
     kve_source_notify(parent, KVE_NOTICE_STREAMS_FULL, &args);

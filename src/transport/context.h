@@ -46,4 +46,12 @@ struct kve_resolver *kve_context_resolver(kve_context *context);
 void kve_context_log(kve_context *context, enum kve_log_level level,
     const char *fmt, ...) KVE_PRINTF(3, 4);
 
+/* Whether the n-th time of something that strangers can cause is worth a line:
+ * the 1st, 2nd, 4th, 8th ... is. */
+static inline bool
+kve_is_worth_a_line(uint64_t n)
+{
+    return (n & (n - 1)) == 0;
+}
+
 #endif
