@@ -9,6 +9,7 @@
 #include <kvevents/codec.h>
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <semaphore.h>
 #include <stdlib.h>
@@ -16,6 +17,53 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <zmq.h>
+
+void *test_zmq;
+
+int
+test_make_zmq(void **state)
+{
+    (void)state;
+    test_zmq = zmq_ctx_new();
+    return test_zmq == NULL;
+}
+
+int
+test_end_zmq(void **state)
+{
+    (void)state;
+    return zmq_ctx_term(test_zmq);
+}
+
+struct kve_pub_opts
+test_loopback(void)
+{
+    struct kve_pub_opts opts = KVE_PUB_OPTS_INIT;
+
+    opts.endpoint = "tcp://127.0.0.1:0";
+    opts.replay_endpoint = "tcp://127.0.0.1:0";
+    return opts;
+}
+
+kve_publisher *
+test_create(kve_context *context, const struct kve_pub_opts *opts)
+{
+    kve_publisher *pub = NULL;
+    struct kve_error err = { 0 };
+
+    if (kve_pub_create(context, opts, &pub, &err) != KVE_OK)
+        fail_msg("%s", err.detail);
+    return pub;
+}
+
+void
+test_sleep_ms(int ms)
+{
+    struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
+
+    while (nanosleep(&t, &t) != 0 && errno == EINTR)
+        ;
+}
 
 static int64_t live_before;
 

@@ -24,6 +24,21 @@
 int test_remember(void **state);
 int test_nothing_left(void **state);
 
+/* The readers' side: made and ended for a group of tests. */
+extern void *test_zmq;
+
+int test_make_zmq(void **state);
+int test_end_zmq(void **state);
+
+/* Options of a publisher with replay, both on ports that are free. */
+struct kve_pub_opts test_loopback(void);
+
+/* A publisher, or the test fails. */
+kve_publisher *test_create(
+    kve_context *context, const struct kve_pub_opts *opts);
+
+void test_sleep_ms(int ms);
+
 /* A store of n_tokens tokens in blocks of 16, whose first hash is hash. The
  * event is the caller's, what it points to lives on in the fixture. */
 struct test_store {

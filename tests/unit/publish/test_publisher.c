@@ -28,60 +28,13 @@
 #include <unistd.h>
 #include <zmq.h>
 
-static void *zmq;
-
-static int
-make_zmq(void **state)
-{
-    (void)state;
-    zmq = zmq_ctx_new();
-    return zmq == NULL;
-}
-
-static int
-end_zmq(void **state)
-{
-    (void)state;
-    return zmq_ctx_term(zmq);
-}
-
-static struct kve_pub_opts
-loopback(void)
-{
-    struct kve_pub_opts opts = KVE_PUB_OPTS_INIT;
-
-    opts.endpoint = "tcp://127.0.0.1:0";
-    opts.replay_endpoint = "tcp://127.0.0.1:0";
-    return opts;
-}
-
-static kve_publisher *
-create(kve_context *context, const struct kve_pub_opts *opts)
-{
-    kve_publisher *pub = NULL;
-    struct kve_error err = { 0 };
-
-    if (kve_pub_create(context, opts, &pub, &err) != KVE_OK)
-        fail_msg("%s", err.detail);
-    return pub;
-}
-
-static void
-sleep_ms(int ms)
-{
-    struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
-
-    while (nanosleep(&t, &t) != 0 && errno == EINTR)
-        ;
-}
-
 /* ---- the live stream ---- */
 
 /* Three frames, numbers from 0, rank and time filled in, every event there. */
 static void
 test_a_batch_arrives_as_it_was(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     struct test_store store[3];
     struct kve_event events[3];
     struct kve_batch_view view = KVE_BATCH_VIEW_INIT;
@@ -95,10 +48,10 @@ test_a_batch_arrives_as_it_was(void **state)
     (void)state;
     opts.topic = "kv-events";
     opts.rank = (struct kve_int){ 0, true };
-    pub = create(NULL, &opts);
+    pub = test_create(NULL, &opts);
     assert_true(kve_pub_bound(pub));
     assert_int_equal(kve_pub_next_number(pub), 0);
-    sub = test_sub(zmq, kve_pub_endpoint(pub), "kv", 1000);
+    sub = test_sub(test_zmq, kve_pub_endpoint(pub), "kv", 1000);
     test_join(pub, sub);
 
     for (size_t i = 0; i < 3; i++) {
@@ -154,12 +107,12 @@ test_a_batch_arrives_as_it_was(void **state)
 static void
 test_no_rank_is_nil(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     struct kve_event clear = { .type = KVE_EVENT_CLEARED };
     struct kve_batch_view view = test_view(&clear);
     struct test_msg msg = { 0 };
-    kve_publisher *pub = create(NULL, &opts);
-    void *sub = test_sub(zmq, kve_pub_endpoint(pub), "", 1000);
+    kve_publisher *pub = test_create(NULL, &opts);
+    void *sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 1000);
 
     (void)state;
     test_join(pub, sub);
@@ -176,9 +129,9 @@ test_no_rank_is_nil(void **state)
 static void
 test_many_batches_in_order(void **state)
 {
-    struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(NULL, &opts);
-    void *sub = test_sub(zmq, kve_pub_endpoint(pub), "", 100000);
+    struct kve_pub_opts opts = test_loopback();
+    kve_publisher *pub = test_create(NULL, &opts);
+    void *sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 100000);
     struct test_store store;
     struct kve_batch_view view;
     struct test_msg msg = { 0 };
@@ -209,7 +162,7 @@ test_many_batches_in_order(void **state)
 static void
 test_topics_are_filtered_by_their_reader(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     kve_publisher *pub;
     struct test_msg msg = { 0 };
     void *foo, *bar;
@@ -217,10 +170,10 @@ test_topics_are_filtered_by_their_reader(void **state)
     (void)state;
     opts.topic = "foo";
     opts.replay_endpoint = NULL;
-    pub = create(NULL, &opts);
+    pub = test_create(NULL, &opts);
     assert_string_equal(kve_pub_replay_endpoint(pub), "");
-    bar = test_sub(zmq, kve_pub_endpoint(pub), "bar", 1000);
-    foo = test_sub(zmq, kve_pub_endpoint(pub), "foo", 1000);
+    bar = test_sub(test_zmq, kve_pub_endpoint(pub), "bar", 1000);
+    foo = test_sub(test_zmq, kve_pub_endpoint(pub), "foo", 1000);
     test_join(pub, foo);
     for (int i = 0; i < 3; i++)
         assert_int_equal(
@@ -237,17 +190,17 @@ test_topics_are_filtered_by_their_reader(void **state)
 static void
 test_one_batch_goes_out_by_itself(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     struct kve_event clear = { .type = KVE_EVENT_CLEARED };
     struct kve_batch_view view = test_view(&clear);
-    kve_publisher *pub = create(NULL, &opts);
-    void *sub = test_sub(zmq, kve_pub_endpoint(pub), "", 1000);
+    kve_publisher *pub = test_create(NULL, &opts);
+    void *sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 1000);
     struct test_msg msg = { 0 };
     uint64_t wakeups;
 
     (void)state;
     test_join(pub, sub);
-    sleep_ms(50);
+    test_sleep_ms(50);
     wakeups = kve_pub_counter(pub, KVE_COUNTER_PUB_WAKEUPS);
     assert_int_equal(kve_pub_publish(pub, &view, NULL, NULL), KVE_OK);
     assert_true(test_recv(sub, &msg, 1000));
@@ -261,13 +214,13 @@ test_one_batch_goes_out_by_itself(void **state)
 static void
 test_numbers_start_where_asked_and_skip_the_reserved_one(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     kve_publisher *pub;
     uint64_t number;
 
     (void)state;
     opts.first_number = KVE_NUMBER_END - 2;
-    pub = create(NULL, &opts);
+    pub = test_create(NULL, &opts);
     assert_true(kve_pub_next_number(pub) == KVE_NUMBER_END - 2);
     static const uint64_t expected[] = { KVE_NUMBER_END - 2, KVE_NUMBER_END - 1,
         0, 1 };
@@ -282,10 +235,10 @@ test_numbers_start_where_asked_and_skip_the_reserved_one(void **state)
 static void
 test_a_withheld_batch_is_in_the_replay_only(void **state)
 {
-    struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(NULL, &opts);
-    void *sub = test_sub(zmq, kve_pub_endpoint(pub), "", 1000);
-    void *dealer = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1000);
+    struct kve_pub_opts opts = test_loopback();
+    kve_publisher *pub = test_create(NULL, &opts);
+    void *sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 1000);
+    void *dealer = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 1000);
     struct test_msg msg = { 0 };
     uint64_t first, number;
 
@@ -317,10 +270,10 @@ test_a_withheld_batch_is_in_the_replay_only(void **state)
 static void
 test_what_cannot_be_encoded_uses_no_number(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     struct kve_event wrong = { .type = 77 };
     struct kve_batch_view view = test_view(&wrong);
-    kve_publisher *pub = create(NULL, &opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     struct kve_error err = { 0 };
     uint64_t number = 42;
 
@@ -344,7 +297,7 @@ test_what_cannot_be_encoded_uses_no_number(void **state)
 static void
 test_a_full_queue_leaves_a_hole(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     struct test_brake *brake;
     kve_context *context = test_brake_context(&brake, NULL);
     kve_publisher *pub;
@@ -356,14 +309,14 @@ test_a_full_queue_leaves_a_hole(void **state)
 
     (void)state;
     opts.queue_items = 10;
-    pub = create(context, &opts);
-    sub = test_sub(zmq, kve_pub_endpoint(pub), "", 1000);
-    dealer = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1000);
+    pub = test_create(context, &opts);
+    sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 1000);
+    dealer = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 1000);
     test_join(pub, sub);
     assert_int_equal(kve_pub_flush(pub, 5000, NULL), KVE_OK);
     first = kve_pub_next_number(pub);
 
-    test_brake_hold(brake, pub, zmq);
+    test_brake_hold(brake, pub, test_zmq);
     for (uint64_t i = 0; i < 100; i++) {
         int64_t begin = kve_now_ns();
         kve_status status = kve_pub_publish_payload(pub, "x", 1, &number, &err);
@@ -406,8 +359,8 @@ test_a_full_queue_leaves_a_hole(void **state)
 static void
 test_flush_of_nothing_is_done(void **state)
 {
-    struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(NULL, &opts);
+    struct kve_pub_opts opts = test_loopback();
+    kve_publisher *pub = test_create(NULL, &opts);
 
     (void)state;
     assert_int_equal(kve_pub_flush(pub, 0, NULL), KVE_OK);
@@ -421,9 +374,9 @@ test_flush_of_nothing_is_done(void **state)
 static void
 test_shutdown_sends_what_is_queued(void **state)
 {
-    struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(NULL, &opts);
-    void *sub = test_sub(zmq, kve_pub_endpoint(pub), "", 100000);
+    struct kve_pub_opts opts = test_loopback();
+    kve_publisher *pub = test_create(NULL, &opts);
+    void *sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 100000);
     struct test_msg msg = { 0 };
     struct kve_error err = { 0 };
     uint64_t first, number = 7, lost = 99;
@@ -457,15 +410,15 @@ test_shutdown_sends_what_is_queued(void **state)
 static void
 test_shutdown_says_what_was_lost(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     struct test_brake *brake;
     kve_context *context = test_brake_context(&brake, NULL);
-    kve_publisher *pub = create(context, &opts);
+    kve_publisher *pub = test_create(context, &opts);
     struct kve_error err = { 0 };
     uint64_t lost = 0;
 
     (void)state;
-    test_brake_hold(brake, pub, zmq);
+    test_brake_hold(brake, pub, test_zmq);
     for (int i = 0; i < 200; i++)
         assert_int_equal(
             kve_pub_publish_payload(pub, "x", 1, NULL, NULL), KVE_OK);
@@ -484,7 +437,7 @@ test_shutdown_says_what_was_lost(void **state)
 static void
 test_shutdown_keeps_its_limit_and_frees_the_port(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     char live[256], replay[256];
     uint8_t payload[20000] = { 1 };
 
@@ -496,9 +449,9 @@ test_shutdown_keeps_its_limit_and_frees_the_port(void **state)
     opts.replay_endpoint = replay;
     opts.shutdown_ms = 50;
     for (int i = 0; i < 50; i++) {
-        kve_publisher *pub = create(NULL, &opts);
-        void *sub = test_sub(zmq, live, "", 1);
-        void *dealer = test_dealer(zmq, replay, 1);
+        kve_publisher *pub = test_create(NULL, &opts);
+        void *sub = test_sub(test_zmq, live, "", 1);
+        void *dealer = test_dealer(test_zmq, replay, 1);
 
         if (i % 5 == 0)
             test_join(pub, sub);
@@ -546,13 +499,13 @@ hammer(void *arg)
 static void
 test_publishing_while_it_shuts_down(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
 
     (void)state;
     for (int i = 0; i < 10; i++) {
         struct hammer h[4] = { 0 };
         pthread_t threads[4];
-        kve_publisher *pub = create(NULL, &opts);
+        kve_publisher *pub = test_create(NULL, &opts);
         uint64_t lost, ok = 0;
 
         for (size_t t = 0; t < 4; t++) {
@@ -560,9 +513,9 @@ test_publishing_while_it_shuts_down(void **state)
             assert_int_equal(
                 pthread_create(&threads[t], NULL, hammer, &h[t]), 0);
         }
-        sleep_ms(5);
+        test_sleep_ms(5);
         (void)kve_pub_shutdown(pub, 1000, &lost, NULL);
-        sleep_ms(2);
+        test_sleep_ms(2);
         for (size_t t = 0; t < 4; t++) {
             atomic_store(&h[t].stop, true);
             assert_int_equal(pthread_join(threads[t], NULL), 0);
@@ -593,7 +546,7 @@ test_a_stuck_reader_costs_max_out_bytes_and_no_more(void **state)
 {
     enum { LEN = 20000, LIMIT = 50 * LEN, N = 300 };
     static uint8_t payload[3 * LIMIT] = { 1 };
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     kve_publisher *pub;
     struct test_msg msg = { 0 };
     uint64_t first, skipped;
@@ -603,15 +556,15 @@ test_a_stuck_reader_costs_max_out_bytes_and_no_more(void **state)
     (void)state;
     opts.max_out_bytes = LIMIT;
     opts.sndbuf = 65536;
-    pub = create(NULL, &opts);
-    stuck = test_sub(zmq, kve_pub_endpoint(pub), "", 1);
+    pub = test_create(NULL, &opts);
+    stuck = test_sub(test_zmq, kve_pub_endpoint(pub), "", 1);
     test_join(pub, stuck);
     for (int i = 0; i < 10000 && out_bytes(pub) < LIMIT / 2; i++) {
         assert_int_equal(
             kve_pub_publish_payload(pub, payload, LEN, NULL, NULL), KVE_OK);
         assert_int_equal(kve_pub_flush(pub, 5000, NULL), KVE_OK);
         if (i % 100 == 99)
-            sleep_ms(1);
+            test_sleep_ms(1);
     }
     assert_int_equal(kve_pub_counter(pub, KVE_COUNTER_PUB_SKIPPED_OUT), 0);
     assert_int_equal(
@@ -627,12 +580,12 @@ test_a_stuck_reader_costs_max_out_bytes_and_no_more(void **state)
     assert_in_range(skipped, N - 50, N);
     assert_in_range(out_bytes(pub), LIMIT, LIMIT + sizeof(payload));
 
-    dealer = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1000);
+    dealer = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 1000);
     test_ask(dealer, first);
     assert_int_equal(test_answer(dealer, first, "", 5000), N);
 
     test_close(stuck);
-    sub = test_sub(zmq, kve_pub_endpoint(pub), "", 1000);
+    sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 1000);
     for (int i = 0; i < 300 && !sent; i++) {
         assert_int_equal(
             kve_pub_publish_payload(pub, "x", 1, NULL, NULL), KVE_OK);
@@ -651,27 +604,27 @@ static void
 test_an_idle_publisher_lets_go_of_a_gone_reader(void **state)
 {
     static uint8_t payload[200000] = { 1 };
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     kve_publisher *pub;
     void *stuck;
     int64_t until;
 
     (void)state;
     opts.sndbuf = 65536;
-    pub = create(NULL, &opts);
-    stuck = test_sub(zmq, kve_pub_endpoint(pub), "", 1);
+    pub = test_create(NULL, &opts);
+    stuck = test_sub(test_zmq, kve_pub_endpoint(pub), "", 1);
     test_join(pub, stuck);
     for (int i = 0; i < 100; i++)
         assert_int_equal(
             kve_pub_publish_payload(pub, payload, sizeof(payload), NULL, NULL),
             KVE_OK);
     assert_int_equal(kve_pub_flush(pub, 5000, NULL), KVE_OK);
-    sleep_ms(100);
+    test_sleep_ms(100);
     assert_true(out_bytes(pub) > 5 * sizeof(payload));
     test_close(stuck);
     until = kve_now_ns() + 5000 * KVE_MS;
     while (out_bytes(pub) > 0 && kve_now_ns() < until)
-        sleep_ms(5);
+        test_sleep_ms(5);
     assert_int_equal(out_bytes(pub), 0);
     kve_pub_destroy(pub);
 }
@@ -681,8 +634,8 @@ test_an_idle_publisher_lets_go_of_a_gone_reader(void **state)
 static void
 test_an_idle_publisher_sees_to_readers(void **state)
 {
-    struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(NULL, &opts);
+    struct kve_pub_opts opts = test_loopback();
+    kve_publisher *pub = test_create(NULL, &opts);
     struct pollfd item = { .events = POLLIN };
     int fds[KVE_MAX_FDS];
 
@@ -690,12 +643,12 @@ test_an_idle_publisher_sees_to_readers(void **state)
     assert_int_equal(pub->live_transport->live_out_fds(pub->live, fds), 1);
     item.fd = fds[0];
     for (int i = 0; i < 5; i++) {
-        void *sub = test_sub(zmq, kve_pub_endpoint(pub), "", 10);
+        void *sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 10);
 
-        sleep_ms(20);
+        test_sleep_ms(20);
         test_close(sub);
     }
-    sleep_ms(200);
+    test_sleep_ms(200);
     assert_int_equal(poll(&item, 1, 0), 0);
     kve_pub_destroy(pub);
 }
@@ -752,7 +705,7 @@ test_a_huge_subscription_is_cut(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct kve_pub_opts opts = loopback();
+        struct kve_pub_opts opts = test_loopback();
         char *topic = calloc(1, rows[i].topic_len + 1);
         kve_publisher *pub;
         int fd;
@@ -760,7 +713,7 @@ test_a_huge_subscription_is_cut(void **state)
         assert_non_null(topic);
         memset(topic, 't', rows[i].topic_len);
         opts.topic = topic;
-        pub = create(NULL, &opts);
+        pub = test_create(NULL, &opts);
         fd = connect_raw(kve_pub_endpoint(pub));
         assert_int_equal(send(fd, greeting, 64, 0), 64);
         assert_int_equal(send(fd, ready, sizeof(ready) - 1, 0), 27);
@@ -778,8 +731,8 @@ test_a_huge_subscription_is_cut(void **state)
 static void
 test_an_endpoint_in_use_is_named(void **state)
 {
-    struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(NULL, &opts), *second = NULL;
+    struct kve_pub_opts opts = test_loopback();
+    kve_publisher *pub = test_create(NULL, &opts), *second = NULL;
     struct kve_error err = { 0 };
 
     (void)state;
@@ -800,7 +753,7 @@ test_an_endpoint_in_use_is_named(void **state)
 static void
 test_few_descriptors_are_an_error(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     struct rlimit before, few;
     bool created = false;
     int first;
@@ -842,21 +795,21 @@ test_ranks_move_endpoints(void **state)
     void *sub;
 
     (void)state;
-    context_opts.zmq_context = zmq;
+    context_opts.zmq_context = test_zmq;
     assert_int_equal(kve_context_create(&context_opts, &context, NULL), KVE_OK);
     opts.endpoint = "inproc://ranks";
     opts.replay_endpoint = "inproc://ranks_replay";
     opts.ranks = 2;
     for (int64_t rank = 0; rank < 2; rank++) {
         opts.rank = (struct kve_int){ rank, true };
-        pubs[rank] = create(context, &opts);
+        pubs[rank] = test_create(context, &opts);
     }
     assert_string_equal(kve_pub_endpoint(pubs[0]), "inproc://ranks");
     assert_string_equal(kve_pub_endpoint(pubs[1]), "inproc://ranks_dp1");
     assert_string_equal(
         kve_pub_replay_endpoint(pubs[1]), "inproc://ranks_replay_dp1");
 
-    sub = test_sub(zmq, "inproc://ranks_dp1", "", 100);
+    sub = test_sub(test_zmq, "inproc://ranks_dp1", "", 100);
     test_join(pubs[1], sub);
     struct kve_event clear = { .type = KVE_EVENT_CLEARED };
     struct kve_batch_view view = test_view(&clear);
@@ -881,7 +834,7 @@ test_no_rank_moves_nothing(void **state)
     opts.endpoint = "inproc://unset";
     opts.replay_endpoint = "inproc://unset_replay";
     opts.rank = (struct kve_int){ 3, false };
-    pub = create(NULL, &opts);
+    pub = test_create(NULL, &opts);
     assert_string_equal(kve_pub_endpoint(pub), "inproc://unset");
     assert_string_equal(kve_pub_replay_endpoint(pub), "inproc://unset_replay");
     kve_pub_destroy(pub);
@@ -895,7 +848,7 @@ test_connecting_instead_of_binding(void **state)
     char endpoint[256];
     size_t len = sizeof(endpoint);
     kve_publisher *pub;
-    void *sub = zmq_socket(zmq, ZMQ_SUB);
+    void *sub = zmq_socket(test_zmq, ZMQ_SUB);
 
     (void)state;
     assert_int_equal(zmq_setsockopt(sub, ZMQ_SUBSCRIBE, "", 0), 0);
@@ -903,7 +856,7 @@ test_connecting_instead_of_binding(void **state)
     assert_int_equal(zmq_getsockopt(sub, ZMQ_LAST_ENDPOINT, endpoint, &len), 0);
     opts.endpoint = endpoint;
     opts.bind = KVE_BIND_NO;
-    pub = create(NULL, &opts);
+    pub = test_create(NULL, &opts);
     assert_false(kve_pub_bound(pub));
     assert_string_equal(kve_pub_endpoint(pub), endpoint);
     test_join(pub, sub);
@@ -982,12 +935,12 @@ test_bad_options_are_named(void **state)
 static void
 test_port_0_stays_0_for_every_rank(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     kve_publisher *pub;
 
     (void)state;
     opts.rank = (struct kve_int){ 3, true };
-    pub = create(NULL, &opts);
+    pub = test_create(NULL, &opts);
     assert_null(strstr(kve_pub_endpoint(pub), ":0"));
     assert_null(strstr(kve_pub_replay_endpoint(pub), ":0"));
     assert_string_not_equal(
@@ -1034,9 +987,9 @@ test_the_null_publisher_does_nothing(void **state)
 static void
 test_a_child_may_only_destroy(void **state)
 {
-    struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(NULL, &opts);
-    void *sub = test_sub(zmq, kve_pub_endpoint(pub), "", 1000);
+    struct kve_pub_opts opts = test_loopback();
+    kve_publisher *pub = test_create(NULL, &opts);
+    void *sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 1000);
     struct test_msg msg = { 0 };
     int status;
     pid_t child;
@@ -1074,16 +1027,16 @@ test_a_child_may_only_destroy(void **state)
 static void
 test_a_child_leaves_batches_alone(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     struct test_brake *brake;
-    kve_context *context = test_brake_context(&brake, zmq);
-    kve_publisher *pub = create(context, &opts);
+    kve_context *context = test_brake_context(&brake, test_zmq);
+    kve_publisher *pub = test_create(context, &opts);
     struct kve_payload *payload;
     int status;
     pid_t child;
 
     (void)state;
-    test_brake_hold(brake, pub, zmq);
+    test_brake_hold(brake, pub, test_zmq);
     assert_int_equal(kve_pub_publish_payload(pub, "x", 1, NULL, NULL), KVE_OK);
     payload = pub->queue.ring[0].payload;
     child = fork();
@@ -1106,7 +1059,7 @@ test_a_child_leaves_batches_alone(void **state)
 static void
 test_memory_is_short_everywhere(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     struct test_store store;
     struct kve_batch_view view;
 
@@ -1188,5 +1141,5 @@ main(void)
         LEAK_TEST(test_memory_is_short_everywhere),
     };
 
-    return cmocka_run_group_tests(tests, make_zmq, end_zmq);
+    return cmocka_run_group_tests(tests, test_make_zmq, test_end_zmq);
 }

@@ -16,44 +16,6 @@
 #include <time.h>
 #include <zmq.h>
 
-static void *zmq;
-
-static int
-make_zmq(void **state)
-{
-    (void)state;
-    zmq = zmq_ctx_new();
-    return zmq == NULL;
-}
-
-static int
-end_zmq(void **state)
-{
-    (void)state;
-    return zmq_ctx_term(zmq);
-}
-
-static struct kve_pub_opts
-loopback(void)
-{
-    struct kve_pub_opts opts = KVE_PUB_OPTS_INIT;
-
-    opts.endpoint = "tcp://127.0.0.1:0";
-    opts.replay_endpoint = "tcp://127.0.0.1:0";
-    return opts;
-}
-
-static kve_publisher *
-create(const struct kve_pub_opts *opts)
-{
-    kve_publisher *pub = NULL;
-    struct kve_error err = { 0 };
-
-    if (kve_pub_create(NULL, opts, &pub, &err) != KVE_OK)
-        fail_msg("%s", err.detail);
-    return pub;
-}
-
 static void
 publish(kve_publisher *pub, size_t n, size_t len)
 {
@@ -68,25 +30,16 @@ publish(kve_publisher *pub, size_t n, size_t len)
 }
 
 static void
-sleep_ms(int ms)
-{
-    struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
-
-    while (nanosleep(&t, &t) != 0 && errno == EINTR)
-        ;
-}
-
-static void
 test_a_replay_starts_where_asked(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     kve_publisher *pub;
     void *dealer;
 
     (void)state;
     opts.topic = "test";
-    pub = create(&opts);
-    dealer = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1000);
+    pub = test_create(NULL, &opts);
+    dealer = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 1000);
     test_ask(dealer, 0);
     assert_int_equal(test_answer(dealer, 0, "test", 5000), 0);
     publish(pub, 19, 20);
@@ -105,15 +58,15 @@ test_a_replay_starts_where_asked(void **state)
 static void
 test_the_old_shape_has_no_topic(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     kve_publisher *pub;
     void *dealer;
 
     (void)state;
     opts.topic = "test";
     opts.replay_shape = KVE_REPLAY_NO_TOPIC;
-    pub = create(&opts);
-    dealer = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1000);
+    pub = test_create(NULL, &opts);
+    dealer = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 1000);
     publish(pub, 5, 20);
     test_ask(dealer, 2);
     assert_int_equal(test_answer(dealer, 2, NULL, 5000), 3);
@@ -137,14 +90,14 @@ test_only_the_last_steps_are_kept(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct kve_pub_opts opts = loopback();
+        struct kve_pub_opts opts = test_loopback();
         kve_publisher *pub;
         void *dealer;
 
         opts.buffer_steps = rows[i].steps;
         opts.buffer_bytes = rows[i].bytes;
-        pub = create(&opts);
-        dealer = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1000);
+        pub = test_create(NULL, &opts);
+        dealer = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 1000);
         publish(pub, 110, 20);
         test_ask(dealer, 0);
         assert_int_equal(
@@ -184,9 +137,9 @@ test_requests_of_every_shape(void **state)
         { 2, { { "", 0 }, { "snapshot", 8 } }, -1 },
         { 2, { { "", 0 }, { "\377\377\377\377\377\377\377\377", 8 } }, -1 },
     };
-    struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(&opts);
-    void *dealer = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1000);
+    struct kve_pub_opts opts = test_loopback();
+    kve_publisher *pub = test_create(NULL, &opts);
+    void *dealer = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 1000);
     struct test_msg msg = { 0 };
     uint64_t bad = 0;
 
@@ -218,9 +171,9 @@ test_requests_of_every_shape(void **state)
 static void
 test_a_req_gets_the_first_message(void **state)
 {
-    struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(&opts);
-    void *req = zmq_socket(zmq, ZMQ_REQ);
+    struct kve_pub_opts opts = test_loopback();
+    kve_publisher *pub = test_create(NULL, &opts);
+    void *req = zmq_socket(test_zmq, ZMQ_REQ);
     struct test_msg msg = { 0 };
     int zero = 0;
 
@@ -245,7 +198,7 @@ test_a_req_gets_the_first_message(void **state)
 static void
 slow_reader(size_t n, size_t len)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     kve_publisher *pub;
     void *dealer, *sub;
     struct test_msg msg = { 0 };
@@ -253,16 +206,16 @@ slow_reader(size_t n, size_t len)
 
     opts.buffer_steps = (uint32_t)n;
     opts.sndbuf = 65536;
-    pub = create(&opts);
-    sub = test_sub(zmq, kve_pub_endpoint(pub), "", 100000);
+    pub = test_create(NULL, &opts);
+    sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 100000);
     test_join(pub, sub);
     first = kve_pub_next_number(pub);
     publish(pub, n, len);
-    dealer = test_dealer(zmq, kve_pub_replay_endpoint(pub), 10);
+    dealer = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 10);
     test_ask(dealer, first);
-    sleep_ms(1000);
+    test_sleep_ms(1000);
     publish(pub, n / 2, len);
-    sleep_ms(1000);
+    test_sleep_ms(1000);
     assert_int_equal(test_answer(dealer, first, "", 10000), n);
     test_wait_counter(pub, KVE_COUNTER_PUB_REPLAY_REQUESTS, 1);
 
@@ -315,7 +268,7 @@ live_delay(kve_publisher *pub, void *sub, size_t n)
             kve_pub_publish_payload(pub, "live", 4, NULL, NULL), KVE_OK);
         assert_true(test_recv(sub, &msg, 5000));
         delays[i] = kve_now_ns() - begin;
-        sleep_ms(1);
+        test_sleep_ms(1);
     }
     qsort(delays, n, sizeof(*delays), by_size);
     p99 = delays[n * 99 / 100];
@@ -329,7 +282,7 @@ live_delay(kve_publisher *pub, void *sub, size_t n)
 static void
 test_a_stuck_reader_harms_nobody(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     kve_publisher *pub;
     void *sub, *stuck, *dealer;
     uint64_t first;
@@ -337,17 +290,17 @@ test_a_stuck_reader_harms_nobody(void **state)
     (void)state;
     opts.replay_timeout_ms = 3000;
     opts.sndbuf = 65536;
-    pub = create(&opts);
-    sub = test_sub(zmq, kve_pub_endpoint(pub), "", 100000);
+    pub = test_create(NULL, &opts);
+    sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 100000);
     test_join(pub, sub);
     int64_t quiet = live_delay(pub, sub, 200);
 
     test_close(sub);
     first = kve_pub_next_number(pub);
     publish(pub, 5000, 10000);
-    sub = test_sub(zmq, kve_pub_endpoint(pub), "", 100000);
+    sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 100000);
     test_join(pub, sub);
-    stuck = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1);
+    stuck = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 1);
     test_ask(stuck, first);
     int64_t beside = live_delay(pub, sub, 200);
 
@@ -355,7 +308,7 @@ test_a_stuck_reader_harms_nobody(void **state)
      * take its time, but not as long as the stuck request stands. */
     assert_true(beside < quiet + 2000 * KVE_MS);
     test_wait_counter(pub, KVE_COUNTER_PUB_REPLAY_EXPIRED, 1);
-    dealer = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1000);
+    dealer = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 1000);
     test_ask(dealer, first + 4000);
     assert_true(test_answer(dealer, first + 4000, "", 5000) >= 1000);
     test_close(stuck);
@@ -370,25 +323,25 @@ static void
 test_stuck_readers_do_not_silence_the_live_stream(void **state)
 {
     enum { LEN = 50000, N = 200, LIMIT = 40 * LEN, READERS = 4 };
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     kve_publisher *pub;
     void *stuck[READERS], *sub;
 
     (void)state;
     opts.sndbuf = 65536;
     opts.max_out_bytes = LIMIT;
-    pub = create(&opts);
+    pub = test_create(NULL, &opts);
     publish(pub, N, LEN);
     for (int i = 0; i < READERS; i++) {
-        stuck[i] = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1);
+        stuck[i] = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 1);
         test_ask(stuck[i], 0);
     }
-    sleep_ms(500);
+    test_sleep_ms(500);
     assert_int_equal(kve_pub_counter(pub, KVE_COUNTER_PUB_REPLAY_REQUESTS), 0);
     size_t held = atomic_load(&pub->out->bytes[KVE_OUT_REPLAY]);
     assert_in_range(held, LIMIT / 2, LIMIT / 2 + LEN);
 
-    sub = test_sub(zmq, kve_pub_endpoint(pub), "", 1000);
+    sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 1000);
     test_join(pub, sub);
     assert_int_equal(kve_pub_counter(pub, KVE_COUNTER_PUB_SKIPPED_OUT), 0);
 
@@ -404,16 +357,16 @@ test_stuck_readers_do_not_silence_the_live_stream(void **state)
 static void
 test_a_gone_reader_is_counted(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     struct test_msg msg = { 0 };
     kve_publisher *pub;
     void *dealer;
 
     (void)state;
     opts.sndbuf = 65536;
-    pub = create(&opts);
+    pub = test_create(NULL, &opts);
     publish(pub, 5000, 10000);
-    dealer = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1);
+    dealer = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 1);
     test_ask(dealer, 0);
     assert_true(test_recv(dealer, &msg, 5000));
     test_msg_release(&msg);
@@ -425,7 +378,7 @@ test_a_gone_reader_is_counted(void **state)
 static void
 test_requests_over_the_limit_are_refused(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     kve_publisher *pub;
     void *dealers[6], *late;
 
@@ -433,15 +386,15 @@ test_requests_over_the_limit_are_refused(void **state)
     opts.max_replays = 3;
     opts.sndbuf = 65536;
     opts.replay_timeout_ms = 500;
-    pub = create(&opts);
+    pub = test_create(NULL, &opts);
     publish(pub, 3000, 20000);
     for (size_t i = 0; i < 6; i++) {
-        dealers[i] = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1);
+        dealers[i] = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 1);
         test_ask(dealers[i], 0);
     }
     test_wait_counter(pub, KVE_COUNTER_PUB_REPLAY_REFUSED, 3);
     test_wait_counter(pub, KVE_COUNTER_PUB_REPLAY_EXPIRED, 3);
-    late = test_dealer(zmq, kve_pub_replay_endpoint(pub), 1);
+    late = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 1);
     test_ask(late, 2999);
     assert_int_equal(test_answer(late, 2999, "", 5000), 1);
     test_close(late);
@@ -461,7 +414,7 @@ static void *
 read_everything(void *arg)
 {
     struct reader *reader = arg;
-    void *dealer = test_dealer(zmq, reader->endpoint, 100);
+    void *dealer = test_dealer(test_zmq, reader->endpoint, 100);
 
     for (int i = 0; i < 5; i++) {
         test_ask(dealer, 0);
@@ -474,14 +427,14 @@ read_everything(void *arg)
 static void
 test_eight_readers_at_once_while_the_stream_goes_on(void **state)
 {
-    struct kve_pub_opts opts = loopback();
+    struct kve_pub_opts opts = test_loopback();
     struct reader readers[8] = { 0 };
     pthread_t threads[8];
     kve_publisher *pub;
 
     (void)state;
     opts.buffer_steps = 100000;
-    pub = create(&opts);
+    pub = test_create(NULL, &opts);
     publish(pub, 2000, 100);
     for (size_t i = 0; i < 8; i++) {
         readers[i].endpoint = kve_pub_replay_endpoint(pub);
@@ -490,7 +443,7 @@ test_eight_readers_at_once_while_the_stream_goes_on(void **state)
     }
     for (int i = 0; i < 100; i++) {
         publish(pub, 20, 100);
-        sleep_ms(1);
+        test_sleep_ms(1);
     }
     for (size_t i = 0; i < 8; i++) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);
@@ -505,15 +458,15 @@ test_eight_readers_at_once_while_the_stream_goes_on(void **state)
 static void
 test_two_questions_of_one_reader(void **state)
 {
-    struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(&opts);
-    void *dealer = test_dealer(zmq, kve_pub_replay_endpoint(pub), 10);
+    struct kve_pub_opts opts = test_loopback();
+    kve_publisher *pub = test_create(NULL, &opts);
+    void *dealer = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 10);
 
     (void)state;
     publish(pub, 3000, 100);
     test_ask(dealer, 0);
     test_ask(dealer, 1500);
-    sleep_ms(100);
+    test_sleep_ms(100);
     assert_int_equal(test_answer(dealer, 0, "", 5000), 3000);
     assert_int_equal(test_answer(dealer, 1500, "", 5000), 1500);
     test_close(dealer);
@@ -525,9 +478,9 @@ test_two_questions_of_one_reader(void **state)
 static void
 test_shutdown_finishes_answers(void **state)
 {
-    struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(&opts);
-    void *dealer = test_dealer(zmq, kve_pub_replay_endpoint(pub), 100);
+    struct kve_pub_opts opts = test_loopback();
+    kve_publisher *pub = test_create(NULL, &opts);
+    void *dealer = test_dealer(test_zmq, kve_pub_replay_endpoint(pub), 100);
     struct test_msg msg = { 0 };
 
     (void)state;
@@ -561,5 +514,5 @@ main(void)
         LEAK_TEST(test_shutdown_finishes_answers),
     };
 
-    return cmocka_run_group_tests(tests, make_zmq, end_zmq);
+    return cmocka_run_group_tests(tests, test_make_zmq, test_end_zmq);
 }

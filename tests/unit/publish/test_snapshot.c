@@ -30,54 +30,15 @@
 
 #define PATIENCE 60000 /* ms, for what has to come */
 
-static void *zmq;
-
-static int
-make_zmq(void **state)
-{
-    (void)state;
-    zmq = zmq_ctx_new();
-    return zmq == NULL;
-}
-
-static int
-end_zmq(void **state)
-{
-    (void)state;
-    return zmq_ctx_term(zmq);
-}
-
-static void
-sleep_ms(int ms)
-{
-    struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
-
-    while (nanosleep(&t, &t) != 0 && errno == EINTR)
-        ;
-}
-
 /* No heartbeats, so that tests know every number. */
 static struct kve_pub_opts
 loopback(void)
 {
-    struct kve_pub_opts opts = KVE_PUB_OPTS_INIT;
+    struct kve_pub_opts opts = test_loopback();
 
-    opts.endpoint = "tcp://127.0.0.1:0";
-    opts.replay_endpoint = "tcp://127.0.0.1:0";
     opts.snapshot_endpoint = "tcp://127.0.0.1:0";
     opts.heartbeat_ms = KVE_NONE;
     return opts;
-}
-
-static kve_publisher *
-create(const struct kve_pub_opts *opts)
-{
-    kve_publisher *pub = NULL;
-    struct kve_error err = { 0 };
-
-    if (kve_pub_create(NULL, opts, &pub, &err) != KVE_OK)
-        fail_msg("%s", err.detail);
-    return pub;
 }
 
 /* ---- publishing ---- */
@@ -128,7 +89,7 @@ publish_many(kve_publisher *pub, size_t n)
 static void *
 client(int type, const char *endpoint)
 {
-    void *socket = zmq_socket(zmq, type);
+    void *socket = zmq_socket(test_zmq, type);
     int zero = 0;
 
     assert_non_null(socket);
@@ -234,7 +195,7 @@ get_until(const char *endpoint, bool available)
             return reply;
         reply_release(&reply);
         assert_true(kve_now_ns() < until);
-        sleep_ms(20);
+        test_sleep_ms(20);
     }
 }
 
@@ -329,20 +290,20 @@ test_options(void **state)
 
     /* Ids: given, by chance, none. */
     struct kve_pub_opts opts = loopback();
-    kve_publisher *a = create(&opts);
-    kve_publisher *b = create(&opts);
+    kve_publisher *a = test_create(NULL, &opts);
+    kve_publisher *b = test_create(NULL, &opts);
     assert_memory_not_equal(
         kve_pub_publisher_id(a), kve_pub_publisher_id(b), 16);
     kve_pub_destroy(a);
     kve_pub_destroy(b);
     opts.publisher_id = id;
-    a = create(&opts);
+    a = test_create(NULL, &opts);
     assert_memory_equal(kve_pub_publisher_id(a), id, 16);
     assert_ptr_not_equal(kve_pub_publisher_id(a), id);
     kve_pub_destroy(a);
     opts = loopback();
     opts.snapshot_endpoint = NULL;
-    a = create(&opts);
+    a = test_create(NULL, &opts);
     assert_null(kve_pub_publisher_id(a));
     assert_string_equal(kve_pub_snapshot_endpoint(a), "");
     kve_pub_destroy(a);
@@ -364,7 +325,7 @@ test_a_rank_moves_the_endpoint(void **state)
     (void)snprintf(moved, sizeof(moved), "tcp://127.0.0.1:%u", port);
     opts.snapshot_endpoint = base;
     opts.rank = (struct kve_int){ 3, true };
-    kve_publisher *pub = create(&opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     struct reply reply;
 
     assert_string_equal(kve_pub_snapshot_endpoint(pub), moved);
@@ -381,7 +342,7 @@ test_a_rank_moves_the_endpoint(void **state)
     assert_int_equal(kve_pub_create(NULL, &again, &other, NULL), KVE_E_IN_USE);
     kve_pub_destroy(pub);
     /* And free again. */
-    pub = create(&again);
+    pub = test_create(NULL, &again);
     kve_pub_destroy(pub);
 }
 
@@ -400,8 +361,8 @@ test_batches_have_the_id(void **state)
 {
     static const uint8_t own[16] = "0123456789ABCDEF";
     struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(&opts);
-    void *sub = test_sub(zmq, kve_pub_endpoint(pub), "", 1000);
+    kve_publisher *pub = test_create(NULL, &opts);
+    void *sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 1000);
     struct test_msg msg = { 0 };
     struct test_store store;
     struct kve_batch_view view;
@@ -444,8 +405,8 @@ test_heartbeats(void **state)
     opts.heartbeat_ms = 30;
     opts.rank = (struct kve_int){ 0, true };
     opts.layout = KVE_LAYOUT_ARRAY;
-    kve_publisher *pub = create(&opts);
-    void *sub = test_sub(zmq, kve_pub_endpoint(pub), "", 1000);
+    kve_publisher *pub = test_create(NULL, &opts);
+    void *sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 1000);
 
     assert_int_equal(kve_batch_create(NULL, &batch, NULL), KVE_OK);
     for (int i = 0; i < 3; i++) {
@@ -480,7 +441,7 @@ test_heartbeats(void **state)
         int64_t now = kve_now_ns();
         longest = now - last > longest ? now - last : longest;
         last = now;
-        sleep_ms(2);
+        test_sleep_ms(2);
     }
     if (longest < 20 * KVE_MS)
         assert_true(
@@ -495,12 +456,12 @@ test_heartbeats(void **state)
     opts.snapshot_endpoint = NULL;
     opts.publisher_id = (const uint8_t *)"0123456789abcdef";
     opts.heartbeat_ms = 20;
-    pub = create(&opts);
+    pub = test_create(NULL, &opts);
     test_wait_counter(pub, KVE_COUNTER_PUB_HEARTBEATS, 2);
     kve_pub_destroy(pub);
     opts = loopback();
-    pub = create(&opts);
-    sleep_ms(100);
+    pub = test_create(NULL, &opts);
+    test_sleep_ms(100);
     assert_int_equal(kve_pub_next_number(pub), 0);
     kve_pub_destroy(pub);
 }
@@ -522,8 +483,8 @@ test_heartbeats_take_the_rank_of_batches(void **state)
             opts.snapshot_endpoint = NULL;
             opts.publisher_id = (const uint8_t *)"0123456789abcdef";
         }
-        kve_publisher *pub = create(&opts);
-        void *sub = test_sub(zmq, kve_pub_endpoint(pub), "", 1000);
+        kve_publisher *pub = test_create(NULL, &opts);
+        void *sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 1000);
 
         assert_int_equal(kve_batch_create(NULL, &batch, NULL), KVE_OK);
         view.rank = (struct kve_int){ 3, true };
@@ -558,7 +519,7 @@ test_nothing_published_from_a_number(void **state)
 
     (void)state;
     opts.first_number = 7;
-    kve_publisher *pub = create(&opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     struct reply reply = get(kve_pub_snapshot_endpoint(pub));
     assert_int_equal(reply.seq, 6);
     assert_int_equal(reply.chunks, 0);
@@ -570,7 +531,7 @@ static void
 test_nothing_published(void **state)
 {
     struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(&opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     struct reply reply = get(kve_pub_snapshot_endpoint(pub));
 
     (void)state;
@@ -605,7 +566,7 @@ test_both_ways(void **state)
         kve_publisher *pub = NULL;
         struct reply reply;
 
-        context_opts.zmq_context = zmq;
+        context_opts.zmq_context = test_zmq;
         assert_int_equal(
             kve_context_create(&context_opts, &context, NULL), KVE_OK);
         (void)snprintf(endpoint, sizeof(endpoint), schemes[i], (int)getpid());
@@ -650,7 +611,7 @@ test_asking_who_knows_nothing_of_it(void **state)
 
     (void)state;
     opts.snapshot_endpoint = NULL;
-    kve_publisher *pub = create(&opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     publish_store(pub, 1, 4);
     void *dealer = client(ZMQ_DEALER, kve_pub_replay_endpoint(pub));
     ask(dealer);
@@ -669,7 +630,7 @@ test_replays_go_on(void **state)
     (void)state;
     opts.snapshot_endpoint = NULL;
     opts.snapshots = 1;
-    kve_publisher *pub = create(&opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     assert_string_equal(kve_pub_snapshot_endpoint(pub), "");
     for (uint64_t i = 0; i < 10; i++)
         publish_store(pub, 100 * i, 4);
@@ -704,7 +665,7 @@ test_bad_requests(void **state)
     };
     const uint64_t n = sizeof(shapes) / sizeof(shapes[0]);
     struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(&opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     void *dealer = client(ZMQ_DEALER, kve_pub_snapshot_endpoint(pub));
     struct reply reply;
 
@@ -730,8 +691,8 @@ static void
 test_nothing_between_live_and_snapshot(void **state)
 {
     struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(&opts);
-    void *sub = test_sub(zmq, kve_pub_endpoint(pub), "", 1000);
+    kve_publisher *pub = test_create(NULL, &opts);
+    void *sub = test_sub(test_zmq, kve_pub_endpoint(pub), "", 1000);
     void *own = client(ZMQ_DEALER, kve_pub_snapshot_endpoint(pub));
     void *replay = client(ZMQ_DEALER, kve_pub_replay_endpoint(pub));
     struct test_msg msg = { 0 };
@@ -771,7 +732,7 @@ test_max_blocks_ends_by_itself(void **state)
 
     (void)state;
     opts.snapshot_max_blocks = 100;
-    kve_publisher *pub = create(&opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     for (uint64_t i = 0; i < 11; i++)
         publish_store(pub, 100 * i, 10);
     assert_int_equal(kve_pub_flush(pub, PATIENCE, NULL), KVE_OK);
@@ -801,7 +762,7 @@ test_max_bytes_ends_by_itself(void **state)
 
     (void)state;
     opts.snapshot_max_bytes = 20000;
-    kve_publisher *pub = create(&opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     for (uint64_t i = 0; i < 20; i++)
         publish_store(pub, 100 * i, 64);
     assert_int_equal(kve_pub_flush(pub, PATIENCE, NULL), KVE_OK);
@@ -829,7 +790,7 @@ test_a_lost_batch(void **state)
         struct reply reply;
 
         opts.clear_scope = (uint32_t)scope;
-        kve_publisher *pub = create(&opts);
+        kve_publisher *pub = test_create(NULL, &opts);
         publish_store(pub, 1, 4);
         assert_int_equal(
             kve_pub_publish_payload(pub, "nonsense", 8, NULL, NULL), KVE_OK);
@@ -893,7 +854,7 @@ bench_begin(struct bench_recorder *b, size_t ring_items, size_t steps)
     int fds[2];
 
     memset(b, 0, sizeof(*b));
-    context_opts.zmq_context = zmq;
+    context_opts.zmq_context = test_zmq;
     assert_int_equal(pipe(fds), 0);
     close(fds[0]);
     b->fd = fds[1];
@@ -935,7 +896,7 @@ bench_wait(struct bench_recorder *b, uint64_t recorded, uint64_t lost)
                 (int)kve_pub_count_get(&b->counters, KVE_COUNTER_PUB_RECORDED),
                 (int)kve_pub_count_get(
                     &b->counters, KVE_COUNTER_PUB_RECORDER_LOST));
-        sleep_ms(1);
+        test_sleep_ms(1);
     }
     assert_int_equal(
         kve_pub_count_get(&b->counters, KVE_COUNTER_PUB_RECORDED), recorded);
@@ -1018,7 +979,7 @@ wait_for(kve_publisher *pub, unsigned counter, uint64_t n)
         if (kve_now_ns() > until)
             fail_msg("%s is %d, %d were expected", kve_counter_str(counter),
                 (int)kve_pub_counter(pub, counter), (int)n);
-        sleep_ms(2);
+        test_sleep_ms(2);
     }
 }
 
@@ -1045,7 +1006,7 @@ test_a_mute_reader(void **state)
     opts.snapshot_endpoint = endpoint;
     opts.snapshot_timeout_ms = 300;
     opts.sndbuf = SMALL_BUFFER;
-    kve_publisher *pub = create(&opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     publish_many(pub, MANY);
     int fd = test_mute_dealer(kve_pub_snapshot_endpoint(pub));
     test_mute_send(fd, request, 2);
@@ -1077,7 +1038,7 @@ test_a_mute_reader_on_replay(void **state)
     opts.snapshot_timeout_ms = 300;
     opts.snapshot_max_bytes = 6000000;
     opts.sndbuf = SMALL_BUFFER;
-    kve_publisher *pub = create(&opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     publish_many(pub, MANY);
     const char *endpoint = kve_pub_replay_endpoint(pub);
     int fd[2];
@@ -1123,7 +1084,7 @@ test_requests_wait(void **state)
     (void)state;
     opts.max_replays = 2;
     opts.sndbuf = SMALL_BUFFER;
-    kve_publisher *pub = create(&opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     publish_many(pub, MANY);
     int fd = test_mute_dealer(kve_pub_snapshot_endpoint(pub));
     test_mute_send(fd, request, 2);
@@ -1163,7 +1124,7 @@ test_shutdown_with_a_mute_reader(void **state)
         opts.replay_endpoint = endpoint[1];
         opts.shutdown_ms = 100;
         opts.sndbuf = SMALL_BUFFER;
-        kve_publisher *pub = create(&opts);
+        kve_publisher *pub = test_create(NULL, &opts);
         publish_many(pub, MANY);
         int fd = test_mute_dealer(endpoint[way]);
         test_mute_send(fd, request, 2);
@@ -1175,7 +1136,7 @@ test_shutdown_with_a_mute_reader(void **state)
         close(fd);
 
         /* The port is free. */
-        pub = create(&opts);
+        pub = test_create(NULL, &opts);
         kve_pub_destroy(pub);
     }
 }
@@ -1189,7 +1150,7 @@ test_readers_that_leave(void **state)
 
     (void)state;
     opts.sndbuf = SMALL_BUFFER;
-    kve_publisher *pub = create(&opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     publish_many(pub, MANY);
     for (int i = 0; i < 6; i++) {
         uint64_t before =
@@ -1251,7 +1212,7 @@ test_at_full_speed(void **state)
 
     (void)state;
     opts.buffer_steps = 1000000;
-    writer.pub = create(&opts);
+    writer.pub = test_create(NULL, &opts);
     assert_int_equal(
         pthread_create(&thread, NULL, write_at_full_speed, &writer), 0);
     for (int i = 0; i < 10; i++)
@@ -1279,7 +1240,7 @@ test_many_readers(void **state)
 
     (void)state;
     opts.max_replays = 100;
-    kve_publisher *pub = create(&opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     publish_many(pub, 20000);
     for (int i = 0; i < 24; i++) {
         dealer[i] = client(ZMQ_DEALER,
@@ -1302,7 +1263,7 @@ static void
 test_a_child_may_only_destroy(void **state)
 {
     struct kve_pub_opts opts = loopback();
-    kve_publisher *pub = create(&opts);
+    kve_publisher *pub = test_create(NULL, &opts);
     struct reply reply;
     int status;
     pid_t child;
@@ -1358,7 +1319,7 @@ test_serving_without_memory(void **state)
     (void)state;
     for (uint64_t n = 1; n < 60; n++) {
         struct kve_pub_opts opts = loopback();
-        kve_publisher *pub = create(&opts);
+        kve_publisher *pub = test_create(NULL, &opts);
         void *dealer = client(ZMQ_DEALER, kve_pub_snapshot_endpoint(pub));
         struct reply reply;
         bool came;
@@ -1423,5 +1384,5 @@ main(void)
         LEAK_TEST(test_serving_without_memory),
     };
 
-    return cmocka_run_group_tests(tests, make_zmq, end_zmq);
+    return cmocka_run_group_tests(tests, test_make_zmq, test_end_zmq);
 }
