@@ -12,6 +12,65 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Which worlds a search is for; each row is run for all that it allows. */
+enum {
+    NO_REPLAY = 1,
+    REPLAY = 2,
+    NO_SNAPSHOTS = 4,
+    SNAPSHOTS = 8,
+    NO_IDS = 16,
+    IDS = 32,
+    KEEP = 64,
+    REBUILD = 128,
+    ANY = 255
+};
+
+#define PLAIN (NO_SNAPSHOTS | NO_IDS)
+#define ALL_LETTERS "PQpDJCKreRaWhFTHUZXYBSsLNG"
+
+struct run {
+    const char *name;
+    unsigned worlds; /* of the names above: at least one of each pair */
+    uint8_t cap;     /* batches that the publisher keeps */
+    uint8_t hold;    /* batches that the machine may hold */
+    const char *start;
+    const char *alphabet;
+    unsigned length; /* 0: only with the longer ones */
+    unsigned longer;
+};
+
+/* The whole alphabet in every world, and longer ones over the twelve or more
+ * inputs that belong to one subject. */
+static const struct run runs[] = {
+    { "everything", ANY, 2, 2, "", ALL_LETTERS, 5, 6 },
+    { "everything, replay", REPLAY | PLAIN | KEEP | REBUILD, 2, 2, "",
+        ALL_LETTERS, 0, 8 },
+    { "everything, a long buffer", REPLAY | PLAIN | REBUILD, 8, 4, "",
+        ALL_LETTERS, 0, 7 },
+    { "everything, snapshots", SNAPSHOTS | REPLAY | IDS | REBUILD, 2, 2, "",
+        ALL_LETTERS, 0, 7 },
+    { "everything, no replay", NO_REPLAY | PLAIN | KEEP, 2, 2, "", ALL_LETTERS,
+        0, 7 },
+    { "losses, repaired by replay", REPLAY | PLAIN | KEEP | REBUILD, 2, 2, "",
+        "PpQDJCKaWhFTH", 8, 10 },
+    { "restarts, seen by replay", REPLAY | PLAIN | KEEP, 2, 2, "",
+        "PpQDCKreRaWT", 8, 9 },
+    { "restarts, seen by ids", REPLAY | NO_SNAPSHOTS | IDS | REBUILD, 2, 2, "",
+        "PpQDCKreRaWT", 7, 9 },
+    { "without replay", NO_REPLAY | PLAIN | REBUILD, 2, 2, "", "PpQDJCKrRXHUZ",
+        7, 8 },
+    { "heartbeats", REPLAY | NO_SNAPSHOTS | IDS | KEEP, 2, 2, "",
+        "PpQCKrWhTBUZ", 7, 9 },
+    { "snapshots", NO_REPLAY | SNAPSHOTS | NO_IDS | KEEP, 2, 2, "",
+        "PpQCKrRSsLNT", 8, 10 },
+    { "snapshots and replay", REPLAY | SNAPSHOTS | IDS | REBUILD, 2, 2, "",
+        "PpCKrRaWTSsLN", 8, 10 },
+    { "a warm source", REPLAY | PLAIN | KEEP | REBUILD, 2, 2, "CWPP",
+        "PpQDJCKreRaWhFTU", 6, 8 },
+    { "a long buffer", REPLAY | PLAIN | REBUILD, 8, 4, "", "PpQDCKRaWhFT", 8,
+        10 },
+};
+
 #define N_WORLDS 16
 #define SAY_EVERY 5000000 /* schedules */
 
@@ -89,12 +148,13 @@ print_found(const char *what, const struct found *found, int64_t began)
 }
 
 static bool
-run_search(const struct run *run, unsigned world, struct found *all)
+run_search(
+    const struct run *run, unsigned world, unsigned length, struct found *all)
 {
     struct config config;
     struct found found = { 0 };
     struct search search = { &config, run->start, run->alphabet,
-        limit_of(run->length) };
+        limit_of(length) };
     int64_t began = kve_now_ns();
     char what[200];
     bool good;
@@ -114,16 +174,21 @@ run_search(const struct run *run, unsigned world, struct found *all)
 }
 
 bool
-run_searches(const struct run *runs, size_t n)
+run_searches(bool longer)
 {
+    const size_t n = sizeof(runs) / sizeof(runs[0]);
     struct found all = { 0 };
     int64_t began = kve_now_ns();
     bool good = true;
 
     kve_arena_install();
-    for (size_t i = 0; i < n && good; i++)
-        for (unsigned world = 0; world < N_WORLDS && good; world++)
-            good = run_search(&runs[i], world, &all);
+    for (size_t i = 0; i < n && good; i++) {
+        unsigned length = longer ? runs[i].longer : runs[i].length;
+
+        for (unsigned world = 0; length > 0 && world < N_WORLDS && good;
+             world++)
+            good = run_search(&runs[i], world, length, &all);
+    }
     print_found("all", &all, began);
     return good && all.schedules > 0;
 }
@@ -136,7 +201,7 @@ run_seed(uint64_t seed, bool verbose, struct found *found)
     static const uint8_t caps[] = { 1, 2, 3, 8 };
     static const uint8_t holds[] = { 1, 2, 4, 12 };
     struct run run = { "random", ANY, caps[seed / 16 % 4], holds[seed / 64 % 4],
-        "", DRAWN, 0 };
+        "", DRAWN, 0, 0 };
     struct config config;
 
     (void)make_config(&run, (unsigned)(seed % N_WORLDS), &config);
