@@ -9,6 +9,9 @@ import random
 import socket
 import statistics
 import subprocess
+import sys
+import tempfile
+import time
 
 ROOT = pathlib.Path(os.environ.get(
     "KVEVENTS_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
@@ -34,6 +37,22 @@ def spawn(*arguments, **options):
     process = subprocess.Popen([BIN, *arguments], text=True, **options)
     atexit.register(process.kill)
     return process
+
+
+def spawn_publisher(said, patience, *arguments):
+    """A publisher that has said this, or the end of the test."""
+    log = tempfile.TemporaryFile(mode="w+")
+    process = spawn("publish", *arguments, stderr=log)
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        log.seek(0)
+        if said in log.read():
+            return process
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    log.seek(0)
+    sys.exit(f"the publisher does not start: {log.read()}")
 
 
 def rss(pid):

@@ -33,7 +33,7 @@ import tempfile
 import threading
 import time
 
-from _soak import ROOT, endpoints, flat, rss, spawn
+from _soak import ROOT, endpoints, flat, rss, spawn, spawn_publisher
 
 sys.path.insert(0, str(ROOT / "tests" / "interop"))
 
@@ -79,29 +79,18 @@ def write_stream(path, seed):
 
 class Publisher:
     def __init__(self, stream, rate):
-        self.arguments = ["publish", str(stream), "--loop", "--rate",
-                          str(rate), "--buffer-steps", str(BUFFER), "--drop",
-                          DROP]
+        self.arguments = [str(stream), "--loop", "--rate", str(rate),
+                          "--buffer-steps", str(BUFFER), "--drop", DROP]
         self.at = endpoints(3)
         self.starts = 0
         self.start()
 
     def start(self):
-        log = tempfile.TemporaryFile(mode="w+")
         live, replay, snapshot = self.at
-        self.process = spawn(*self.arguments, "-e", live, "-r", replay,
-                             "--snapshot-endpoint", snapshot, stderr=log)
+        self.process = spawn_publisher(
+            "snapshots on", 60, *self.arguments, "-e", live, "-r", replay,
+            "--snapshot-endpoint", snapshot)
         self.starts += 1
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            log.seek(0)
-            if "snapshots on" in log.read():
-                return
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.02)
-        log.seek(0)
-        sys.exit(f"the publisher does not start: {log.read()}")
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)

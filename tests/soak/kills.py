@@ -25,11 +25,10 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
-from _soak import ROOT, endpoints, flat, rss, spawn
+from _soak import ROOT, endpoints, flat, rss, spawn, spawn_publisher
 
 STREAM = ROOT / "tests" / "wire" / "fixtures" / "sha256-int-defaults.jsonl"
 # Live messages withheld: every 97th of the first twenty thousand.
@@ -44,21 +43,10 @@ class Publisher:
         self.start()
 
     def start(self):
-        log = tempfile.TemporaryFile(mode="w+")
-        self.process = spawn(
-            "publish", str(STREAM), "--loop", "--rate", str(self.rate),
-            "-e", self.live, "-r", self.replay, "--drop", DROP, stderr=log)
+        self.process = spawn_publisher(
+            "replay on", 20, str(STREAM), "--loop", "--rate", str(self.rate),
+            "-e", self.live, "-r", self.replay, "--drop", DROP)
         self.starts += 1
-        until = time.monotonic() + 20
-        while time.monotonic() < until:
-            log.seek(0)
-            if "replay on" in log.read():
-                return
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.02)
-        log.seek(0)
-        sys.exit(f"the publisher does not start: {log.read()}")
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
