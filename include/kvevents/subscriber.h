@@ -307,8 +307,8 @@ KVE_API void kve_sub_opts_init(struct kve_sub_opts *opts);
  * Create a subscriber without sources. context and opts may be NULL. The
  * caller owns *ret_sub and ends it with kve_sub_destroy().
  *
- * Returns KVE_OK, KVE_E_INVAL, KVE_E_NOMEM, KVE_E_UNSUPPORTED, KVE_E_FORKED
- * (a context of the parent's) or KVE_E_SYSTEM.
+ * Returns KVE_OK, KVE_E_INVAL, KVE_E_NOMEM, KVE_E_FORKED (a context of the
+ * parent's) or KVE_E_SYSTEM.
  */
 KVE_API kve_status kve_sub_create(kve_context *context,
     const struct kve_sub_opts *opts, const struct kve_sub_callbacks *callbacks,
