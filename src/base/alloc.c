@@ -12,6 +12,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static void *
 default_realloc(void *ctx, void *p, size_t size)
@@ -28,7 +30,7 @@ static struct kve_allocator the_allocator = { sizeof(struct kve_allocator),
     default_realloc, NULL };
 static atomic_bool allocator_used;
 
-static atomic_bool armed;
+atomic_bool kve_mem_armed;
 static atomic_uint_fast64_t asked;
 static atomic_uint_fast64_t fail_at;
 static atomic_bool fail_rest;
@@ -41,12 +43,9 @@ static atomic_int_fast64_t live;
 #define COUNT_LIVE(n) ((void)0)
 #endif
 
-static bool
-must_fail(void)
+bool
+kve_mem_must_fail(void)
 {
-    if (!atomic_load_explicit(&armed, memory_order_relaxed))
-        return false;
-
     uint64_t n = atomic_fetch_add(&asked, 1) + 1;
     uint64_t at = atomic_load(&fail_at);
     bool now = n == at || (n > at && atomic_load(&fail_rest));
@@ -55,13 +54,19 @@ must_fail(void)
     return now;
 }
 
+static void
+note_use(void)
+{
+    if (!atomic_load_explicit(&allocator_used, memory_order_relaxed))
+        atomic_store(&allocator_used, true);
+}
+
 static void *
 get(void *p, size_t size)
 {
-    if (must_fail())
+    if (kve_mem_inject())
         return NULL;
-    if (!atomic_load_explicit(&allocator_used, memory_order_relaxed))
-        atomic_store(&allocator_used, true);
+    note_use();
 
     void *got = the_allocator.resize(the_allocator.ctx, p, size > 0 ? size : 1);
     if (got != NULL && p == NULL)
@@ -119,15 +124,100 @@ kve_mem_free(void *p)
     (void)the_allocator.resize(the_allocator.ctx, p, 0);
 }
 
+bool
+kve_mem_map_real(void)
+{
+    return the_allocator.resize == default_realloc;
+}
+
+size_t
+kve_mem_map_cost(size_t size, size_t align)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    if (kve_mem_map_real())
+        return (size + page - 1) / page * page;
+    return size + align + sizeof(void *);
+}
+
+/* Alignment is had by mapping more and giving the ends back. */
+static void *
+map_pages(size_t size, size_t align)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t want = kve_mem_map_cost(size, align);
+    size_t all = align > page ? want + align - page : want;
+    char *p = all < size ? MAP_FAILED
+                         : mmap(NULL, all, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (p == MAP_FAILED)
+        return NULL;
+
+    size_t before = (align - (uintptr_t)p % align) % align;
+    if (before > 0)
+        (void)munmap(p, before);
+    if (all - before > want)
+        (void)munmap(p + before + want, all - before - want);
+    return p + before;
+}
+
+/* What was really allocated stands right before what is handed out. */
+static void *
+map_with_allocator(size_t size, size_t align)
+{
+    size_t all = kve_mem_map_cost(size, align);
+    char *p =
+        all < size ? NULL : the_allocator.resize(the_allocator.ctx, NULL, all);
+
+    if (p == NULL)
+        return NULL;
+
+    char *at = p + sizeof(void *);
+    at += (align - (uintptr_t)at % align) % align;
+    memcpy(at - sizeof(void *), &p, sizeof(p));
+    return at;
+}
+
+void *
+kve_mem_map(size_t size, size_t align)
+{
+    if (kve_mem_inject())
+        return NULL;
+    note_use();
+
+    void *p = kve_mem_map_real() ? map_pages(size, align)
+                                 : map_with_allocator(size, align);
+    if (p != NULL)
+        COUNT_LIVE(1);
+    return p;
+}
+
+void
+kve_mem_unmap(void *p, size_t size)
+{
+    void *all;
+
+    if (p == NULL)
+        return;
+    COUNT_LIVE(-1);
+    if (kve_mem_map_real()) {
+        (void)munmap(p, kve_mem_map_cost(size, 1));
+        return;
+    }
+    memcpy(&all, (char *)p - sizeof(void *), sizeof(all));
+    (void)the_allocator.resize(the_allocator.ctx, all, 0);
+}
+
 void
 kve_mem_fail_at(uint64_t n, bool from_then_on)
 {
-    atomic_store(&armed, false);
+    atomic_store(&kve_mem_armed, false);
     atomic_store(&asked, 0);
     atomic_store(&failed, false);
     atomic_store(&fail_at, n);
     atomic_store(&fail_rest, from_then_on);
-    atomic_store(&armed, n != 0);
+    atomic_store(&kve_mem_armed, n != 0);
 }
 
 uint64_t

@@ -11,6 +11,7 @@
 #ifndef KVE_BASE_ALLOC_H
 #define KVE_BASE_ALLOC_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -32,6 +33,33 @@ char *kve_mem_strdup(const char *text) __attribute__((malloc));
 
 /* NULL is allowed and does nothing. */
 void kve_mem_free(void *p);
+
+/*
+ * A whole mapping of size bytes, aligned to align (a power of two, at least
+ * 16); zeroed where kve_mem_map_real(). NULL on failure. It comes from the
+ * system, page by page as it is touched, so that what is given back is really
+ * gone; with an allocator of the caller's it comes from there, whole, and
+ * kve_mem_map_cost() says how much that takes with what alignment loses.
+ */
+void *kve_mem_map(size_t size, size_t align);
+void kve_mem_unmap(void *p, size_t size);
+size_t kve_mem_map_cost(size_t size, size_t align);
+bool kve_mem_map_real(void);
+
+/*
+ * For allocators on top of this one: must this allocation fail, because a test
+ * wants it so? One predictable branch while no test does.
+ */
+extern atomic_bool kve_mem_armed;
+bool kve_mem_must_fail(void);
+
+static inline bool
+kve_mem_inject(void)
+{
+    return __builtin_expect(
+               atomic_load_explicit(&kve_mem_armed, memory_order_relaxed), 0) &&
+        kve_mem_must_fail();
+}
 
 /*
  * For tests: the n-th allocation from now on fails (1 is the next one), and
