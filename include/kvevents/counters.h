@@ -134,9 +134,47 @@
     X(SUB_STREAMS_REFUSED, 148, "streams_refused",                             \
         "messages of streams beyond max_streams, dropped")
 
+/* Counters of one instance of an index. */
+#define KVE_INDEX_COUNTER_MAP(X)                                        \
+    X(INDEX_BATCHES, 200, "batches_applied", "batches applied")         \
+    X(INDEX_EVENTS, 201, "events_applied", "events applied")            \
+    X(INDEX_STORED, 202, "copies_stored", "copies of blocks added")     \
+    X(INDEX_REMOVED, 203, "copies_removed", "copies of blocks removed") \
+    X(INDEX_CLEARS, 204, "clears", "events and calls that cleared")     \
+    X(INDEX_REPEATS, 205, "stores_repeated",                            \
+        "stores of a block that a set held already")                    \
+    X(INDEX_UNMATCHED, 206, "removals_unknown",                         \
+        "removals of blocks that were not held in that scope")          \
+    X(INDEX_WAITING, 207, "orphan_blocks",                              \
+        "blocks stored under a parent that is not known")               \
+    X(INDEX_HEALED, 208, "blocks_healed",                               \
+        "blocks that waited for a parent and found it")                 \
+    X(INDEX_HASH_ONLY, 209, "blocks_hash_only",                         \
+        "blocks stored by hash only, taught by nobody")                 \
+    X(INDEX_TAUGHT, 210, "blocks_taught",                               \
+        "blocks known by hash only that were taught later")             \
+    X(INDEX_CONFLICTS, 211, "conflicts",                                \
+        "blocks said to stand where they do not: known elsewhere")      \
+    X(INDEX_BRIDGED, 212, "blocks_bridged",                             \
+        "blocks that a store skipped, and named the tokens of")         \
+    X(INDEX_EVICTED, 213, "blocks_evicted",                             \
+        "copies forgotten to stay below max_bytes")                     \
+    X(INDEX_REFUSED_MEMORY, 214, "refused_memory",                      \
+        "stores refused: no memory, or max_bytes")                      \
+    X(INDEX_REFUSED_SCOPES, 215, "refused_scopes",                      \
+        "stores refused: more than max_scopes scopes")                  \
+    X(INDEX_REFUSED_SHAPE, 216, "refused_shape",                        \
+        "stores refused: a block size or count that can not be")        \
+    X(INDEX_UNITS_REST, 217, "tokens_left_over",                        \
+        "stores with tokens that belong to no hash")                    \
+    X(INDEX_MIXED_FORMS, 218, "hashes_mixed_forms",                     \
+        "hashes in bytes found by their last 8 bytes")                  \
+    X(INDEX_GROUPS_IGNORED, 219, "groups_ignored",                      \
+        "stores in groups of a kind that takes no part in matches")
+
 enum kve_counter {
 #define X(name, number, text, help) KVE_COUNTER_##name = number,
-    KVE_PUB_COUNTER_MAP(X) KVE_SUB_COUNTER_MAP(X)
+    KVE_PUB_COUNTER_MAP(X) KVE_SUB_COUNTER_MAP(X) KVE_INDEX_COUNTER_MAP(X)
 #undef X
 };
 

@@ -12,6 +12,8 @@
  *   counters.h    one table of everything that is counted
  *   publisher.h   tell the world what happens to a KV cache
  *   subscriber.h  follow publishers, never silently wrong
+ *   hash.h        content hashes of blocks, and the hashes of engines
+ *   index.h       which worker holds how much of a prompt
  */
 #ifndef KVEVENTS_KVEVENTS_H
 #define KVEVENTS_KVEVENTS_H
@@ -20,6 +22,8 @@
 #include <kvevents/context.h>
 #include <kvevents/counters.h>
 #include <kvevents/event.h>
+#include <kvevents/hash.h>
+#include <kvevents/index.h>
 #include <kvevents/publisher.h>
 #include <kvevents/status.h>
 #include <kvevents/subscriber.h>

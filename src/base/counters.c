@@ -11,7 +11,7 @@ static const struct {
     const char *help;
 } table[] = {
 #define X(name, number, text, help) { number, text, help },
-    KVE_PUB_COUNTER_MAP(X) KVE_SUB_COUNTER_MAP(X)
+    KVE_PUB_COUNTER_MAP(X) KVE_SUB_COUNTER_MAP(X) KVE_INDEX_COUNTER_MAP(X)
 #undef X
 };
 

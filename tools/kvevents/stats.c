@@ -136,11 +136,13 @@ write_table(struct out *out, const char *title, const struct stats_table *table)
     }
 }
 
-/* Whether a counter is one of a subscriber's: a publisher's come first. */
+/* Whether a counter is one of a subscriber's: a publisher's come before them,
+ * an index's behind. */
 static bool
 is_ours(int counter)
 {
-    return counter >= KVE_COUNTER_SUB_MESSAGES;
+    return counter >= KVE_COUNTER_SUB_MESSAGES &&
+        counter < KVE_COUNTER_INDEX_BATCHES;
 }
 
 static void
