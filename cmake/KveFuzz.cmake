@@ -19,9 +19,17 @@ function(kve_fuzz_seeds name ret)
     set(${ret} ${kind} PARENT_SCOPE)
 endfunction()
 
+# What tests share is there for targets, too, but for what needs cmocka.
+file(GLOB fuzz_support CONFIGURE_DEPENDS
+    "${PROJECT_SOURCE_DIR}/tests/support/*.c")
+list(FILTER fuzz_support EXCLUDE REGEX "/port\\.c$")
+
 foreach(source IN LISTS fuzzers)
     cmake_path(GET source STEM name)
     add_executable(${name} "${source}" ${fuzz_shared})
+    if(name STREQUAL "fuzz_index")
+        target_sources(${name} PRIVATE ${fuzz_support})
+    endif()
     set_target_properties(${name} PROPERTIES
         RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/fuzz")
     target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/fuzz")

@@ -12,7 +12,7 @@ target_include_directories(kvevents_objs PRIVATE
     "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src"
     ${KVE_XXHASH_INCLUDE_DIRS})
 target_link_libraries(kvevents_objs PRIVATE
-    kve_compile PkgConfig::KVE_ZMQ Threads::Threads)
+    kve_compile PkgConfig::KVE_ZMQ PkgConfig::KVE_CRYPTO Threads::Threads)
 
 add_library(kvevents_shared SHARED $<TARGET_OBJECTS:kvevents_objs>)
 add_library(kvevents_static STATIC $<TARGET_OBJECTS:kvevents_objs>)
@@ -34,7 +34,8 @@ foreach(target IN ITEMS kvevents_shared kvevents_static)
         $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
         $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
     target_link_libraries(${target} PRIVATE
-        PkgConfig::KVE_ZMQ Threads::Threads $<BUILD_INTERFACE:kve_compile>)
+        PkgConfig::KVE_ZMQ PkgConfig::KVE_CRYPTO Threads::Threads
+        $<BUILD_INTERFACE:kve_compile>)
 endforeach()
 
 # A symbol that is used and not linked is found here, not by our users. The

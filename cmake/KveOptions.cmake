@@ -8,9 +8,11 @@ find_package(PkgConfig REQUIRED)
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
-# The library itself needs ZeroMQ, and of xxHash only its header, which is
-# compiled in: programs that link the library need not know of it.
+# The library itself needs ZeroMQ, libcrypto (SHA-256), and of xxHash only its
+# header, which is compiled in: programs that link the library need not know of
+# it.
 pkg_check_modules(KVE_ZMQ REQUIRED IMPORTED_TARGET libzmq>=4.3)
+pkg_check_modules(KVE_CRYPTO REQUIRED IMPORTED_TARGET libcrypto>=3.0)
 pkg_check_modules(KVE_XXHASH REQUIRED libxxhash>=0.8)
 
 # Judges of our bytes and of our tests.

@@ -11,4 +11,4 @@ target_include_directories(kvevents_test PUBLIC
     "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src"
     "${PROJECT_SOURCE_DIR}/tests" ${KVE_XXHASH_INCLUDE_DIRS})
 target_link_libraries(kvevents_test PUBLIC
-    kve_compile PkgConfig::KVE_ZMQ Threads::Threads)
+    kve_compile PkgConfig::KVE_ZMQ PkgConfig::KVE_CRYPTO Threads::Threads)

@@ -9,7 +9,7 @@
 set -euo pipefail
 
 build=(gcc libc6-dev cmake ninja-build make pkg-config libzmq3-dev
-    libjansson-dev libxxhash-dev)
+    libjansson-dev libxxhash-dev libssl-dev)
 tests=(g++ libcmocka-dev libmsgpack-dev clang libclang-rt-14-dev
     clang-format python3 python3-venv binutils)
 

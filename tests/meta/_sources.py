@@ -15,7 +15,8 @@ BUILD = pathlib.Path(os.environ.get(
     "KVEVENTS_BUILD_DIR", ROOT / "build" / "release"))
 
 # Folders of src/ along the path of a message; none includes a later one.
-ORDER = ["base", "wire", "transport", "stream", "publish", "subscribe"]
+ORDER = ["base", "wire", "transport", "stream", "publish", "subscribe", "hash",
+         "index"]
 
 
 def files():
