@@ -1,0 +1,55 @@
+/*
+ * test_limit.c - an index told to use so many bytes stays below them, whatever
+ * is sent, forgets by its rule, counts it, and is never wrong.
+ *
+ * ctest-timeout: 600
+ */
+#include "attacks.h"
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#define MIB ((uint64_t)1024 * 1024)
+
+static void
+test_c37_no_stream_exceeds_the_limit(void **state)
+{
+    (void)state;
+    limits_attack(4 * MIB, 300000);
+}
+
+static void
+test_c37_namespaces_share_the_limit(void **state)
+{
+    (void)state;
+    limits_share(8 * MIB);
+}
+
+static void
+test_c37_never_too_much_is_said(void **state)
+{
+    (void)state;
+    limits_compare(200);
+}
+
+static void
+test_a_mixture_without_memory(void **state)
+{
+    (void)state;
+    limits_starve(1500);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_c37_namespaces_share_the_limit),
+        cmocka_unit_test(test_c37_no_stream_exceeds_the_limit),
+        cmocka_unit_test(test_c37_never_too_much_is_said),
+        cmocka_unit_test(test_a_mixture_without_memory),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
