@@ -9,7 +9,7 @@ import tempfile
 
 from _command import BIN, BUILD, main, run
 
-COMMANDS = ["watch", "publish", "help", "completion"]
+COMMANDS = ["watch", "publish", "index", "hash", "help", "completion"]
 
 
 def options(command):
@@ -29,7 +29,8 @@ def test_help():
         assert text.startswith(f"Usage: kvevents {command} "), text
         wide = [line for line in text.splitlines() if len(line) > 79]
         assert not wide, wide
-    assert len(options("watch")) > 15 and len(options("publish")) > 15
+    for command in "watch", "publish", "index", "hash":
+        assert len(options(command)) > 12, command
 
 
 def test_version():

@@ -42,6 +42,8 @@ struct command {
 
 extern const struct command command_watch;
 extern const struct command command_publish;
+extern const struct command command_index;
+extern const struct command command_hash;
 extern const struct command command_help;
 extern const struct command command_completion;
 

@@ -141,7 +141,9 @@ help_overview(void)
 {
     puts("Usage: kvevents COMMAND [OPTIONS] ...\n\n"
          "KV-cache events for LLM serving: watch what an engine stores and "
-         "removes,\npublish what was recorded.\n\nCommands:");
+         "removes,\npublish what was recorded, ask who holds how much of a "
+         "prompt, "
+         "compute the\nhashes of blocks.\n\nCommands:");
     for (size_t i = 0; commands[i] != NULL; i++)
         printf("  %-12s %s\n", commands[i]->name, commands[i]->summary);
     puts("\n  kvevents COMMAND --help     options and examples of a command\n"
@@ -205,6 +207,6 @@ const struct command command_help = {
     .summary = "explain a command",
     .operand_help = "Without COMMAND all are listed.",
     .options = options,
-    .words = "watch publish help completion",
+    .words = "watch publish index hash help completion",
     .run = run,
 };

@@ -1,5 +1,5 @@
 /*
- * jsonin.c - one line of JSON as something to publish.
+ * jsonin.c - one line of JSON as a message, a batch or an event.
  *
  * Everything made of a line (events, hashes, tokens, raw values) lies in
  * blocks that are freed with the next line. The first error ends the line; it
@@ -749,6 +749,40 @@ read_batch(
     return true;
 }
 
+/* A text that is there, or nothing: what is no part of a batch is not judged.
+ */
+static struct kve_str
+remark(const json_t *root, const char *name)
+{
+    const json_t *value = json_object_get(root, name);
+    struct kve_str text = { NULL, 0 };
+
+    if (json_is_string(value) && !is_big(value)) {
+        text.data = json_string_value(value);
+        text.len = json_string_length(value);
+    }
+    return text;
+}
+
+static void
+read_remarks(const json_t *root, struct jsonin_item *item)
+{
+    const json_t *number = json_object_get(root, "seq");
+
+    item->source = remark(root, "source");
+    item->stream = remark(root, "stream");
+    item->topic = remark(root, "topic");
+    item->hidden = json_is_true(json_object_get(root, "hidden"));
+    item->snapshot = json_is_true(json_object_get(root, "snapshot"));
+    if (json_is_integer(number) && json_integer_value(number) >= 0) {
+        item->has_number = true;
+        item->number = (uint64_t)json_integer_value(number);
+    } else if (is_big(number)) {
+        item->has_number = read_integer(json_string_value(number) + 1,
+            json_string_length(number) - 1, 10, &item->number);
+    }
+}
+
 static bool
 read_root(struct jsonin *in, struct jsonin_item *item)
 {
@@ -757,9 +791,12 @@ read_root(struct jsonin *in, struct jsonin_item *item)
 
     if (!json_is_object(in->root))
         return wrong(in, "the line is %s; give an object", kind_of(in->root));
+    read_remarks(in->root, item);
     if (kind != NULL &&
         (strcmp(kind, "notice") == 0 || strcmp(kind, "stats") == 0)) {
         item->kind = JSONIN_NOTHING;
+        if (strcmp(kind, "notice") == 0)
+            item->notice = remark(in->root, "type");
         return true;
     }
     if (json_object_get(in->root, "payload") != NULL)

@@ -1,5 +1,5 @@
 /*
- * jsonin.h - one line of JSON as something to publish.
+ * jsonin.h - one line of JSON as a message, a batch or an event.
  *
  * A line is one of
  *   a recorded message   {"payload": HEX, "topic": TEXT, ...}
@@ -23,7 +23,7 @@
 #include <kvevents/codec.h>
 
 enum jsonin_kind {
-    JSONIN_NOTHING, /* nothing to publish: a notice, statistics */
+    JSONIN_NOTHING, /* no batch: a notice, statistics */
     JSONIN_PAYLOAD,
     JSONIN_BATCH
 };
@@ -31,9 +31,17 @@ enum jsonin_kind {
 /* What was read; borrowed from the reader until its next line. */
 struct jsonin_item {
     enum jsonin_kind kind;
-    struct kve_str topic; /* PAYLOAD; data NULL: none named */
+    struct kve_str topic; /* data NULL: none named */
     struct kve_span payload;
     struct kve_batch_view view; /* BATCH */
+    /* What watch adds; absent elsewhere. */
+    struct kve_str source;
+    struct kve_str stream;
+    struct kve_str notice; /* NOTHING: type of a notice */
+    bool has_number;
+    uint64_t number;
+    bool hidden;
+    bool snapshot;
 };
 
 struct jsonin_error {

@@ -2,8 +2,9 @@
  * main.c - kvevents: find the subcommand and run it.
  *
  * Reading order: command.h (what a subcommand is), options.h (how its options
- * are read), then watch.c with print.h, value.h and stats.h, and publish.c
- * with jsonin.h and lines.h. help.c, manpage.c and completion.c write what the
+ * are read), then watch.c with print.h, value.h and stats.h, publish.c with
+ * jsonin.h and lines.h, index.c with recording.h and feed.h, and hash.c with
+ * settings.h and verify.h. help.c, manpage.c and completion.c write what the
  * tables say.
  */
 #include "command.h"
@@ -19,6 +20,8 @@
 const struct command *const commands[] = {
     &command_watch,
     &command_publish,
+    &command_index,
+    &command_hash,
     &command_help,
     &command_completion,
     NULL,

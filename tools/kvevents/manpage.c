@@ -180,8 +180,9 @@ static const struct section ends[] = {
     { "Exit status",
         "0: as asked. 1: something was not as it should be: a bad line of "
         "input, fewer batches than --count within --timeout, an endpoint in "
-        "use. 2: an option or operand is wrong; one line on standard error "
-        "says which, what was given and what is accepted. 130 and 143: ended "
+        "use, hashes that the stated settings do not give. 2: an option or "
+        "operand is wrong; one line on standard error says which, what was "
+        "given and what is accepted. 130 and 143: ended "
         "by Ctrl-C or by SIGTERM; publish that has published all and only "
         "serves replay ends with 0 then. A reader of standard output that "
         "goes away ends watch with 0." },
@@ -200,8 +201,8 @@ manpage_write(void)
 {
     printf(".TH KVEVENTS 1 \"%s\" \"kvevents %s\" \"User Commands\"\n", DATE,
         kve_version());
-    puts(".SH NAME\nkvevents \\- watch and publish KV\\-cache events of LLM "
-         "serving\n.SH SYNOPSIS\n.nf");
+    puts(".SH NAME\nkvevents \\- watch, publish and index KV\\-cache events of "
+         "LLM serving\n.SH SYNOPSIS\n.nf");
     for (size_t i = 0; commands[i] != NULL; i++)
         printf("\\fBkvevents %s\\fR %s%s\n", commands[i]->name,
             commands[i]->options != NULL ? "[OPTIONS] " : "",
@@ -210,8 +211,10 @@ manpage_write(void)
     puts("An engine that serves a language model publishes what happens in "
          "its KV cache:\nblocks that were stored, blocks that were removed, "
          "and that all were cleared.\nkvevents prints these events as they "
-         "arrive, asks again for those that the\nstream lost, and publishes "
-         "recorded or written ones.\nIt speaks the protocol of vLLM and of "
+         "arrive, asks again for those that the\nstream lost, publishes "
+         "recorded or written ones, answers from them which\nworker holds how "
+         "much of a prompt, and computes the hashes of blocks.\nIt speaks the "
+         "protocol of vLLM and of "
          "the engines that took it over.\n"
          "Every option can be written as \\-\\-name value or "
          "\\-\\-name=value;\n\\-\\- ends the options.\n.SH COMMANDS");
@@ -225,5 +228,5 @@ manpage_write(void)
         put_section(s->title, s->text);
     put_examples();
     puts(".SH SEE ALSO\n.BR kvevents (3),\n.BR kve_subscriber (3),\n.BR "
-         "kve_publisher (3)");
+         "kve_publisher (3),\n.BR kve_index (3),\n.BR kve_hash (3)");
 }

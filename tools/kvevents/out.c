@@ -117,6 +117,14 @@ out_hex(struct out *out, const void *bytes, size_t len)
 }
 
 void
+out_plain(struct out *out, const char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        out_char(out,
+            (unsigned char)text[i] < ' ' || text[i] == 0x7f ? '?' : text[i]);
+}
+
+void
 out_double(struct out *out, double number)
 {
     char text[40];

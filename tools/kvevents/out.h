@@ -30,6 +30,9 @@ void out_format(struct out *out, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void out_hex(struct out *out, const void *bytes, size_t len);
 
+/* A text of a stranger: without what moves the cursor. */
+void out_plain(struct out *out, const char *text, size_t len);
+
 /* A number as the shortest decimal that reads back as the same; always with a
  * point or an exponent. Not for infinities and NaN. */
 void out_double(struct out *out, double number);

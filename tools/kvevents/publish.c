@@ -7,16 +7,15 @@
  */
 #include "command.h"
 #include "endpoints.h"
+#include "input.h"
 #include "interrupt.h"
 #include "jsonin.h"
-#include "lines.h"
 #include "stamp.h"
 
 #include <kvevents/kvevents.h>
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -24,16 +23,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #define FLUSH_EVERY 1000
 #define FLUSH_BYTES ((size_t)16 << 20)
 #define MOST_RANGES 256
-
-/* Bad lines reported one by one; the others are only counted. */
-#define MOST_REPORTS 100
 
 /* --drop 3,7-9 */
 struct drops {
@@ -88,22 +83,17 @@ struct publish_options {
 
 struct publish {
     const struct publish_options *options;
-    const char *name; /* of the input */
-    struct lines lines;
-    uint64_t size; /* of the input, 0: not known */
+    struct input input;
     struct jsonin *in;
     struct kve_buffer encoded;
     struct stamp stamp;
     kve_publisher *pub;
     uint64_t batches;
     uint64_t withheld;
-    uint64_t bad;
     uint64_t other_topics;
     uint64_t unflushed;
     size_t unflushed_bytes;
     double next_send;
-    double next_progress;
-    bool progress_shown;
 };
 
 static bool
@@ -445,65 +435,6 @@ sleep_until(double then)
     }
 }
 
-/* Text of a file on a terminal: without what moves the cursor. */
-static void
-write_plain(const char *text, size_t len)
-{
-    for (size_t i = 0; i < len; i++)
-        fputc((unsigned char)text[i] < ' ' || text[i] == 0x7f ? '?' : text[i],
-            stderr);
-}
-
-static void
-clear_progress(struct publish *p)
-{
-    if (p->progress_shown)
-        fputs("\r\033[K", stderr);
-    p->progress_shown = false;
-}
-
-static void
-show_progress(struct publish *p)
-{
-    double time = now();
-
-    if (p->next_progress == 0)
-        p->next_progress = time + 1;
-    if (p->options->quiet || time < p->next_progress || !isatty(STDERR_FILENO))
-        return;
-    p->next_progress = time + 0.25;
-    p->progress_shown = true;
-    if (p->size > 0 && !p->options->loop)
-        fprintf(stderr, "\r\033[K%" PRIu64 " batches, %.0f %%", p->batches,
-            100.0 * (double)p->lines.bytes / (double)p->size);
-    else
-        fprintf(stderr, "\r\033[K%" PRIu64 " batches", p->batches);
-}
-
-/* One line about a bad one. column 0: the text names the place. */
-static void
-report(struct publish *p, const struct jsonin_error *error)
-{
-    char text[sizeof(error->text)];
-
-    p->bad++;
-    clear_progress(p);
-    if (p->bad == MOST_REPORTS + 1)
-        fputs("kvevents publish: more bad lines are counted, not shown\n",
-            stderr);
-    if (p->bad > MOST_REPORTS)
-        return;
-    (void)snprintf(text, sizeof(text), "%s", error->text);
-    for (char *c = text; *c != '\0'; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            *c = '?';
-    if (error->column > 0)
-        fprintf(stderr, "%s:%" PRIu64 ":%zu: %s\n", p->name, p->lines.number,
-            error->column, text);
-    else
-        fprintf(stderr, "%s:%" PRIu64 ": %s\n", p->name, p->lines.number, text);
-}
-
 static bool
 is_dropped(const struct publish *p, uint64_t number)
 {
@@ -547,7 +478,7 @@ send_payload(struct publish *p, struct kve_span payload)
                                    payload.len, NULL, &err);
 
     if (status != KVE_OK) {
-        clear_progress(p);
+        input_clear_progress(&p->input);
         fprintf(stderr, "kvevents publish: %s: %s\n", kve_status_str(status),
             err.detail);
         return false;
@@ -620,7 +551,7 @@ publish_line(struct publish *p, const char *line, size_t len)
         return true;
     if (!jsonin_line(p->in, line, len, &item, &error) ||
         (item.kind == JSONIN_BATCH && !encode(p, &item.view, &error))) {
-        report(p, &error);
+        input_report(&p->input, &error);
         return !p->options->strict;
     }
     if (item.kind == JSONIN_NOTHING)
@@ -630,12 +561,12 @@ publish_line(struct publish *p, const char *line, size_t len)
         payload.data = p->encoded.data;
         payload.len = p->encoded.len;
     } else if (is_other_topic(p, item.topic) && p->other_topics++ == 0) {
-        clear_progress(p);
-        fprintf(stderr, "%s:%" PRIu64 ": recorded with topic '", p->name,
-            p->lines.number);
-        write_plain(item.topic.data, item.topic.len);
+        input_clear_progress(&p->input);
+        fprintf(stderr, "%s:%" PRIu64 ": recorded with topic '", p->input.name,
+            p->input.lines.number);
+        input_write_plain(item.topic.data, item.topic.len);
         fputs("', published with '", stderr);
-        write_plain(p->options->topic, strlen(p->options->topic));
+        input_write_plain(p->options->topic, strlen(p->options->topic));
         fputs("' (said once)\n", stderr);
     }
     if (item.kind == JSONIN_PAYLOAD && id != NULL)
@@ -647,35 +578,31 @@ publish_line(struct publish *p, const char *line, size_t len)
 static bool
 publish_lines(struct publish *p)
 {
-    struct jsonin_error error = { .column = 0,
-        .text = "longer than 64 MiB, the most that is read; split the batch" };
     const char *line;
     size_t len;
 
     for (;;) {
-        show_progress(p);
-        switch (lines_next(&p->lines, &line, &len)) {
+        input_progress(&p->input, p->batches, "batches");
+        switch (lines_next(&p->input.lines, &line, &len)) {
         case LINES_LINE:
             if (!publish_line(p, line, len))
                 return false;
             break;
         case LINES_TOO_LONG:
-            report(p, &error);
+            input_report(&p->input, &input_too_long);
             if (p->options->strict)
                 return false;
             break;
         case LINES_END:
             if (!p->options->loop || p->batches == 0)
                 return true;
-            if (!lines_rewind(&p->lines))
+            if (!lines_rewind(&p->input.lines))
                 return false;
             break;
         case LINES_INTERRUPTED:
             return false;
         case LINES_ERROR:
-            clear_progress(p);
-            fprintf(stderr, "kvevents publish: cannot read '%s': %s\n", p->name,
-                strerror(errno));
+            input_failed(&p->input);
             return false;
         }
     }
@@ -692,13 +619,13 @@ find_topic(struct publish *p)
     size_t len;
     char *topic = NULL;
 
-    if (lines_next(&p->lines, &line, &len) == LINES_LINE &&
+    if (lines_next(&p->input.lines, &line, &len) == LINES_LINE &&
         jsonin_line(p->in, line, len, &item, &error) &&
         item.kind == JSONIN_PAYLOAD && item.topic.data != NULL &&
         memchr(item.topic.data, '\0', item.topic.len) == NULL)
         topic = strndup(item.topic.data, item.topic.len);
-    (void)lines_rewind(&p->lines);
-    p->lines.bytes = 0;
+    (void)lines_rewind(&p->input.lines);
+    p->input.lines.bytes = 0;
     return topic;
 }
 
@@ -793,7 +720,7 @@ say_start(const struct publish *p)
     else if (p->options->snapshots)
         fprintf(stderr, "snapshots on %s, ", replay);
     fputs("topic '", stderr);
-    write_plain(p->options->topic, strlen(p->options->topic));
+    input_write_plain(p->options->topic, strlen(p->options->topic));
     fputs("'", stderr);
     if (id != NULL)
         fputs(", id ", stderr);
@@ -817,8 +744,8 @@ say_sent(const struct publish *p, bool serving)
     if (p->withheld > 0)
         fprintf(stderr, ", %" PRIu64 " of them withheld from the live stream",
             p->withheld);
-    if (p->bad > 0)
-        fprintf(stderr, "; %" PRIu64 " bad lines", p->bad);
+    if (p->input.bad > 0)
+        fprintf(stderr, "; %" PRIu64 " bad lines", p->input.bad);
     if (serving)
         fprintf(stderr, "; serving %s until interrupted\n",
             !has_snapshots(p)                              ? "replay"
@@ -841,7 +768,7 @@ serve(struct publish *p)
     say_start(p);
     p->next_send = now();
     whole = sleep_until(now() + opts->delay) && publish_lines(p);
-    clear_progress(p);
+    input_clear_progress(&p->input);
     if (whole)
         flush(p);
     if (whole && replay && !opts->exit && interrupt_signal() == 0) {
@@ -858,7 +785,7 @@ serve(struct publish *p)
             lost);
     if (!whole && interrupt_signal() != 0)
         return 128 + interrupt_signal();
-    return whole && p->bad == 0 && lost == 0 ? EXIT_FINE : EXIT_TROUBLE;
+    return whole && p->input.bad == 0 && lost == 0 ? EXIT_FINE : EXIT_TROUBLE;
 }
 
 static void
@@ -945,29 +872,6 @@ create(struct publish *p, kve_context **ret_context)
     return err.status == KVE_E_INVAL ? EXIT_USAGE : EXIT_TROUBLE;
 }
 
-/* Open the input; complains when it cannot. */
-static bool
-open_input(struct publish *p, const char *input)
-{
-    struct stat status;
-    bool standard = strcmp(input, "-") == 0;
-    int fd = standard ? STDIN_FILENO : open(input, O_RDONLY | O_CLOEXEC);
-
-    p->name = standard ? "standard input" : input;
-    if (fd < 0 || fstat(fd, &status) != 0 || S_ISDIR(status.st_mode)) {
-        if (fd >= 0)
-            errno = EISDIR;
-        option_complain(
-            &command_publish, "cannot open '%s': %s", input, strerror(errno));
-        lines_init(&p->lines, fd);
-        return false;
-    }
-    lines_init(&p->lines, fd);
-    if (S_ISREG(status.st_mode))
-        p->size = (uint64_t)status.st_size;
-    return true;
-}
-
 static int
 publish_input(struct publish_options *opts, const char *input)
 {
@@ -976,20 +880,23 @@ publish_input(struct publish_options *opts, const char *input)
     char *topic = NULL;
     int result = EXIT_TROUBLE;
 
-    if (!open_input(&p, input)) {
+    if (!input_open(&p.input, &command_publish, input)) {
         result = EXIT_USAGE;
         goto out;
     }
+    p.input.quiet = opts->quiet;
     p.in = jsonin_create();
     if (p.in == NULL || !interrupt_install(leave_start)) {
         perror("kvevents publish");
         goto out;
     }
     if (opts->topic == NULL) {
-        if (p.size > 0)
+        if (p.input.size > 0)
             topic = find_topic(&p);
         opts->topic = topic != NULL ? topic : "";
     }
+    if (opts->loop)
+        p.input.size = 0;
     starting = true;
     result = create(&p, &context);
     starting = false;
@@ -1003,9 +910,7 @@ out:
     stamp_release(&p.stamp);
     jsonin_destroy(p.in);
     free(topic);
-    if (p.lines.fd > STDIN_FILENO)
-        (void)close(p.lines.fd);
-    lines_release(&p.lines);
+    input_release(&p.input);
     return result;
 }
 
