@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# ctest-timeout: 900
+# ctest-timeout: 1800
 # ctest-label: long
 # ctest-serial: yes
 """A real vLLM engine, followed through losses, compared with its own truth.
@@ -16,6 +16,11 @@ watch that is killed (SIGKILL) and started anew at random while the engine
 works. What it missed may be gone for good then: at each checkpoint it must be
 equal and say live, or say that it is degraded.
 
+With --what index an index follows instead (tests/tools/kve_index_tool.c, a
+subscriber that feeds it): at each checkpoint its dump has to equal the block
+pool, groups and copies included, and say of every block where it stands. Its
+reader is killed in no run; --what watch leaves this part out.
+
     KVEVENTS_ENGINE_DIR      a folder with env.sh (the environment of Python
                              with vLLM) and models/; without it: skipped
     KVEVENTS_ENGINE_TRAFFIC  the program that runs the engine, default
@@ -26,6 +31,7 @@ equal and say live, or say that it is degraded.
 
     run_engine.py [--model M]... [--rounds N] [--seeds N] [--first-seed S]
                   [--all] [--reference] [--only calm|kills]
+                  [--what watch|index|both]
 """
 
 import argparse
@@ -48,6 +54,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] /
 
 import _fold
 import _harness
+import _residency
 from _harness import Checks, Relay
 
 PROBE = 0.5         # seconds; watch's default
@@ -82,6 +89,35 @@ class Reading:
         return next((item[-1] for item in self.reader.items
                      if item[0] == "other" and
                      item[1].get("type") == "connected"), None)
+
+
+class IndexReading:
+    """What an index holds that follows the engine."""
+
+    def __init__(self, live, replay):
+        build = os.environ.get("KVEVENTS_BUILD_DIR") or \
+            pathlib.Path(__file__).resolve().parents[2] / "build" / "release"
+        self.tool = _residency.Tool(
+            str(pathlib.Path(build) / "tests" / "kve_index_tool"), "follow",
+            live, replay, TOPIC)
+        self.odd = []
+        self.state = ""
+        self.placed = self.held = 0
+
+    def cached(self):
+        """{(group, hash): copies}, as Reading.cached()."""
+        dumps, self.state = self.tool.dump()
+        dump = dumps.get(0) or _residency.Dump([])
+        self.odd += dump.odd
+        self.held = len(dump.paths)
+        self.placed = sum(path is not None and path[0][0] == "root"
+                          for path in dump.paths.values())
+        return {(group or 0, value.hex() if isinstance(value, bytes)
+                 else value): n for (*_, group, value), n in
+                dump.copies.items()}
+
+    def close(self):
+        return self.tool.close()
 
 
 def free_port():
@@ -174,6 +210,7 @@ class Plan:
     as_int: bool
     reset_every: int
     kills: bool = False
+    index: bool = False
 
     @property
     def buffer_steps(self):
@@ -182,7 +219,8 @@ class Plan:
     def name(self, model, seed):
         return (f"{model} {'int' if self.as_int else 'bytes'} "
                 f"{'resets ' if self.reset_every else ''}"
-                f"{'kills ' if self.kills else ''}seed {seed}")
+                f"{'kills ' if self.kills else ''}"
+                f"{'index ' if self.index else ''}seed {seed}")
 
 
 class Killer(threading.Thread):
@@ -282,6 +320,37 @@ def run_calm(checks, arguments, name, engine, relay, make):
                _harness.shortened(bad))
 
 
+def run_index(checks, arguments, name, engine, relay, reading):
+    held = []
+    try:
+        while (truth := engine.checkpoint()) is not None:
+            place = f"{name} checkpoint {len(held)}"
+            idle = time.monotonic()
+            # Nothing moves until go_on(), so there is no hurry.
+            right = _harness.eventually(lambda: reading.cached() == truth and
+                                        reading.state == "live")
+            checks(place, right, _fold.differences(reading.cached(), truth)
+                   if not right else
+                   f"{len(truth)} hashes, {sum(truth.values())} copies, equal "
+                   f"{time.monotonic() - idle:.2f} s after the checkpoint")
+            checks.equal(f"{place}: blocks in the chain of a prompt",
+                         reading.placed, reading.held)
+            checks.equal(f"{place}: state", reading.state, "live")
+            held.append(reading.held)
+            engine.go_on()
+        checks.equal(f"{name}: checkpoints", len(held), arguments.rounds)
+        checks(f"{name}: live messages were withheld",
+               len(relay.withheld) >= arguments.rounds,
+               f"{len(relay.withheld)} of "
+               f"{relay.passed + len(relay.withheld)}")
+        checks(f"{name}: every dump was whole", not reading.odd,
+               _harness.shortened(reading.odd))
+        print(f"      {name}: held {held} hashes", flush=True)
+    finally:
+        engine.kill()
+        checks.equal(f"{name}: the tool ended well", reading.close(), 0)
+
+
 def run(checks, arguments, folder, traffic, model, plan, seed):
     name = plan.name(model, seed)
     draw = random.Random(seed)
@@ -296,7 +365,10 @@ def run(checks, arguments, folder, traffic, model, plan, seed):
                     TOPIC)
 
     try:
-        if plan.kills:
+        if plan.index:
+            run_index(checks, arguments, name, engine, relay, IndexReading(
+                relay.endpoint, f"tcp://127.0.0.1:{engine.replay_port}"))
+        elif plan.kills:
             run_killed(checks, arguments, name, engine, relay, make,
                        random.Random(seed + 1))
         else:
@@ -316,6 +388,8 @@ def main():
     parser.add_argument("--reference", action="store_true",
                         help="a plain pyzmq reader instead of watch")
     parser.add_argument("--only", choices=("calm", "kills"))
+    parser.add_argument("--what", choices=("watch", "index", "both"),
+                        default="both")
     arguments = parser.parse_args()
 
     folder = os.environ.get("KVEVENTS_ENGINE_DIR")
@@ -326,7 +400,7 @@ def main():
     for needed in (pathlib.Path(folder) / "env.sh", traffic):
         if not needed.exists():
             _harness.skip(f"no {needed}")
-    if not arguments.reference:
+    if not arguments.reference and arguments.what != "index":
         _harness.command()
 
     # Without --all: integers with resets, bytes without, and kills with
@@ -336,6 +410,11 @@ def main():
         else [Plan(True, 2), Plan(False, 0)]
     plans += [Plan(as_int, 2, kills=True)
               for as_int in ((True, False) if arguments.all else (True,))]
+    if arguments.what == "index":
+        plans = []
+    if arguments.what != "watch" and not arguments.reference and \
+            arguments.only != "kills":
+        plans += [Plan(True, 2, index=True), Plan(False, 0, index=True)]
     checks = Checks()
     for seed in range(arguments.first_seed,
                       arguments.first_seed + arguments.seeds):
