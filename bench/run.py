@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run the benchmarks of one part, or all: run.py all|codec|stream
+"""Run the benchmarks of one part, or all: run.py all|codec|stream|index
 
 One JSON line a figure on standard output.
 """
@@ -17,6 +17,7 @@ PARTS = {
                [PROGRAMS / "bench_publish"],
                [sys.executable, BENCH / "run_sources.py"],
                [PROGRAMS / "bench_snapshot"]],
+    "index": [[sys.executable, BENCH / "run_index.py"]],
 }
 
 

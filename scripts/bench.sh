@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 #
-# Build and run benchmarks beside their peers: bench.sh all|codec|stream
+# Build and run benchmarks beside their peers: bench.sh all|codec|stream|index
 #
 # One JSON line a figure on standard output; all else on standard error.
 
@@ -9,10 +9,10 @@ cd "$(dirname "$0")/.."
 
 part=${1:-all}
 case "$part" in
-all | codec | stream) ;;
+all | codec | stream | index) ;;
 *)
-    echo "bench.sh: '$part' is not a part; accepted are all, codec and" \
-        "stream" >&2
+    echo "bench.sh: '$part' is not a part; accepted are all, codec," \
+        "stream and index" >&2
     exit 2
     ;;
 esac
