@@ -188,7 +188,7 @@ def check_programs(place):
                 "cc -Wall -Wextra -Werror page.c -o page_static "
                 "$(pkg-config --cflags libkvevents) "
                 f"-L$(dirname {place.env['PKG_CONFIG_PATH']}) "
-                "-l:libkvevents.a -lzmq -pthread\n"))
+                "-l:libkvevents.a -lzmq -lcrypto -pthread\n"))
 
 
 def main():
