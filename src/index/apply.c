@@ -312,6 +312,7 @@ apply_store(struct batch *b, const struct kve_event *event)
         refuse(b, KVE_COUNTER_INDEX_REFUSED_SHAPE);
         return;
     }
+    /* No content was made ahead for it, nor for any store behind it. */
     if (is_too_large(b->index, event)) {
         refuse(b, KVE_COUNTER_INDEX_REFUSED_MEMORY);
         return;
