@@ -155,7 +155,7 @@ kve_dynamo_end(struct kve_dynamo_block *block)
     return XXH3_64bits_digest(&block->state);
 }
 
-void
+KVE_WIDE_LOCALS void
 kve_dynamo_blocks(
     const struct kve_event *event, uint64_t seed, uint64_t *ret_hashes)
 {

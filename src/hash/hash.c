@@ -49,7 +49,7 @@ check_prompt(const struct kve_dynamo_prompt *prompt, struct kve_error *err)
 }
 
 /* Blocks that have images, over again. */
-static void
+KVE_WIDE_LOCALS static void
 hash_images(const struct kve_dynamo_prompt *prompt, uint64_t seed,
     uint64_t *hashes, size_t n)
 {

@@ -17,7 +17,7 @@ kve_plain_hash(const void *bytes, size_t len)
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 
 /* The same over the bytes as a little-endian machine has them. */
-static uint64_t
+KVE_WIDE_LOCALS static uint64_t
 hash_block(const uint32_t *tokens, size_t n, uint64_t seed)
 {
     XXH3_state_t state;

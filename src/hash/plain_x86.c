@@ -36,10 +36,6 @@
 #define TARGET __attribute__((target("avx512f,avx512dq,bmi2")))
 #define INLINE TARGET __attribute__((always_inline)) static inline
 
-/* ASan puts what has an address on a stack of its own, where it is aligned to
- * 32 bytes at most; arrays of registers need 64. */
-#define REGISTERS __attribute__((no_sanitize("address")))
-
 /* A word of XXH3's secret, with the seed: added to the first word of a pair,
  * taken from the second. */
 #define WORD(at)                                                      \
@@ -133,7 +129,7 @@ start(uint64_t len)
 }
 
 /* Blocks of 16 tokens, eight at a time; returns how many. */
-TARGET REGISTERS static size_t
+TARGET KVE_WIDE_LOCALS static size_t
 hash_16(const uint32_t *tokens, size_t n_blocks, uint64_t *hashes)
 {
     size_t i = 0;
@@ -152,7 +148,7 @@ hash_16(const uint32_t *tokens, size_t n_blocks, uint64_t *hashes)
 }
 
 /* Blocks of 32 tokens, half of eight of them at a time; returns how many. */
-TARGET REGISTERS static size_t
+TARGET KVE_WIDE_LOCALS static size_t
 hash_32(const uint32_t *tokens, size_t n_blocks, uint64_t *hashes)
 {
     size_t i = 0;

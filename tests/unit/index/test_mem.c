@@ -273,7 +273,7 @@ usual_sizes_fit_closely(void **state)
 static void
 objects_are_apart_and_aligned(void **state)
 {
-    struct world w;
+    static struct world w;
 
     (void)state;
     start(&w, 0);
@@ -312,7 +312,7 @@ the_limit_holds(void **state)
 
     (void)state;
     for (size_t l = 0; l < sizeof(limits) / sizeof(limits[0]); l++) {
-        struct world w;
+        static struct world w;
         uint64_t live = 0;
 
         start(&w, limits[l]);
@@ -349,7 +349,7 @@ the_limit_holds(void **state)
 static void
 what_is_charged_elsewhere_counts(void **state)
 {
-    struct world w;
+    static struct world w;
 
     (void)state;
     start(&w, MIB);
@@ -367,7 +367,7 @@ what_is_charged_elsewhere_counts(void **state)
 static void
 room_is_room(void **state)
 {
-    struct world w;
+    static struct world w;
     uint32_t said = 0;
 
     (void)state;
@@ -402,7 +402,7 @@ room_is_room_at_worst(void **state)
 
     (void)state;
     for (uint64_t step = 0; step < STEPS; step++) {
-        struct world w;
+        static struct world w;
         bool said;
 
         start(&w, 0);
@@ -430,7 +430,7 @@ static void
 everything_goes_back(void **state)
 {
     int64_t before = kve_mem_live();
-    struct world w;
+    static struct world w;
 
     (void)state;
     start(&w, 0);
@@ -453,7 +453,7 @@ everything_goes_back(void **state)
 static void
 a_small_pool_stays_small(void **state)
 {
-    struct world w;
+    static struct world w;
 
     (void)state;
     start(&w, 0);
@@ -472,7 +472,7 @@ a_small_pool_stays_small(void **state)
 static void
 resting_gives_back(void **state)
 {
-    struct world w;
+    static struct world w;
 
     (void)state;
     start(&w, 0);
@@ -510,7 +510,7 @@ resting_gives_back(void **state)
 static void
 compaction_follows_what_is_held(void **state)
 {
-    struct world w;
+    static struct world w;
     uint32_t steps = 0;
 
     (void)state;
@@ -547,7 +547,7 @@ compaction_follows_what_is_held(void **state)
 static void
 compaction_leaves_what_must_stay(void **state)
 {
-    struct world w;
+    static struct world w;
 
     (void)state;
     start(&w, 0);
@@ -590,7 +590,7 @@ compaction_leaves_what_must_stay(void **state)
 static void
 compaction_waits_for_readers_to_free(void **state)
 {
-    struct world w;
+    static struct world w;
     struct kve_epoch_slot *slot;
 
     (void)state;
@@ -628,7 +628,7 @@ compaction_waits_for_readers_to_free(void **state)
 static void
 retired_waits_for_who_was_inside(void **state)
 {
-    struct world w;
+    static struct world w;
     struct kve_epoch_slot *a, *b;
 
     (void)state;
@@ -701,7 +701,7 @@ retired_waits_for_who_was_inside(void **state)
 static void
 much_can_be_retired(void **state)
 {
-    struct world w;
+    static struct world w;
     struct kve_epoch_slot *slot;
 
     (void)state;
@@ -759,7 +759,7 @@ visit(void *arg)
 static void
 without_memory_retiring_waits(void **state)
 {
-    struct world w;
+    static struct world w;
     struct visitor v;
     pthread_t thread;
 
@@ -853,7 +853,7 @@ every_allocation_may_fail(void **state)
 
     (void)state;
     for (bool failed = true; failed; n++) {
-        struct world w;
+        static struct world w;
 
         kve_mem_fail_at(n, n % 2 == 0);
         scenario(&w);
@@ -870,7 +870,7 @@ static void
 a_directory_gives_ids(void **state)
 {
     enum { N = 100000 };
-    struct world w;
+    static struct world w;
     static int objects[N + 1];
 
     (void)state;
@@ -903,7 +903,7 @@ a_directory_gives_ids(void **state)
 static void
 a_directory_without_memory_stays(void **state)
 {
-    struct world w;
+    static struct world w;
     int object;
 
     (void)state;

@@ -60,7 +60,7 @@ rnd(uint32_t n)
 static void
 all_is_the_callers(void **state)
 {
-    struct kve_mem_shared shared;
+    static struct kve_mem_shared shared;
     struct kve_pool *pool;
     struct kve_obj **objects = calloc(OBJECTS, sizeof(*objects));
     uint32_t refused = 0;

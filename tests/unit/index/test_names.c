@@ -143,7 +143,7 @@ leave(struct world *w, uint32_t block)
 static void
 test_forms(void **state)
 {
-    struct world w;
+    static struct world w;
     struct kve_name_owner other;
     uint32_t blocks[2][KVE_NAME_FORMS];
 
@@ -193,7 +193,7 @@ test_forms(void **state)
 static void
 test_owners_with_one_key(void **state)
 {
-    struct world w;
+    static struct world w;
     struct kve_name_owner owner;
     struct kve_hash hash;
     uint32_t mine, theirs;
@@ -224,7 +224,7 @@ static void
 test_keys(void **state)
 {
     static const uint8_t zeros[64];
-    struct world w;
+    static struct world w;
     uint8_t bytes[64];
     struct kve_hash hash = { bytes, { 0 } };
     uint64_t keys[64 * 9 + 200];
@@ -266,7 +266,7 @@ test_keys(void **state)
 static void
 test_match(void **state)
 {
-    struct world w;
+    static struct world w;
 
     (void)state;
     world_init(&w, 0);
@@ -315,7 +315,7 @@ test_match(void **state)
 static void
 test_near(void **state)
 {
-    struct world w;
+    static struct world w;
     uint32_t first, second, at;
 
     (void)state;
@@ -345,7 +345,7 @@ test_near(void **state)
 static void
 test_readers(void **state)
 {
-    struct world w;
+    static struct world w;
     struct kve_epoch_slot *slot;
     struct kve_name_owner owner;
     uint32_t block, again;
@@ -442,7 +442,7 @@ test_random(void **state)
 {
     struct granule *all = calloc(GRANULES, sizeof(*all));
     struct kve_name_owner owners[OWNERS];
-    struct world w;
+    static struct world w;
     uint64_t seed = 11;
     uint64_t number = 0;
 
@@ -490,7 +490,7 @@ test_random(void **state)
 static void
 test_no_memory(void **state)
 {
-    struct world w;
+    static struct world w;
     uint64_t n = 0;
     uint32_t block;
 

@@ -183,7 +183,7 @@ test_cells(void **state)
 static void
 test_grow_and_empty(void **state)
 {
-    struct world w;
+    static struct world w;
     double worst = 0;
     uint32_t n = 1000000;
 
@@ -242,7 +242,7 @@ replace(struct world *w, uint32_t v)
 static void
 test_random(void **state)
 {
-    struct world w;
+    static struct world w;
     uint32_t n = 40000;
 
     (void)state;
@@ -274,7 +274,7 @@ test_random(void **state)
 static void
 test_equal_keys(void **state)
 {
-    struct world w;
+    static struct world w;
     uint32_t n = 20000;
 
     (void)state;
@@ -304,7 +304,7 @@ test_equal_keys(void **state)
 static void
 test_only_equal_keys(void **state)
 {
-    struct world w;
+    static struct world w;
     uint32_t n = 20000;
 
     (void)state;
@@ -328,7 +328,7 @@ test_only_equal_keys(void **state)
 static void
 test_no_memory(void **state)
 {
-    struct world w;
+    static struct world w;
     uint32_t n = 900000;
     uint32_t v;
 
@@ -371,7 +371,7 @@ segment_at(const struct world *w, size_t place)
 static void
 test_moved(void **state)
 {
-    struct world w;
+    static struct world w;
     uint32_t n = 50000;
 
     (void)state;
@@ -408,7 +408,7 @@ test_moved(void **state)
 static void
 test_misses_stay_short(void **state)
 {
-    struct world w;
+    static struct world w;
     uint32_t n = 60000;
     uint64_t buckets = 0;
 
