@@ -24,7 +24,8 @@
 #
 #   ctest-timeout: 300    seconds instead of 120 (doubled under sanitizers)
 #   ctest-serial: yes     never beside another test
-#   ctest-label: long     one more label; "long" is left to make check-long
+#   ctest-label: long     one more label; "long" is left to make check-long,
+#                         "single" is not run under ThreadSanitizer
 
 enable_testing()
 

@@ -4,7 +4,8 @@
 #
 #   release  every test (with --long also those labelled long)
 #   asan     unit, end-to-end and fuzz tests under ASan and UBSan
-#   tsan     unit and race tests under ThreadSanitizer
+#   tsan     unit and race tests under ThreadSanitizer, but for those labelled
+#            single: long ones of one thread
 #   clang    everything compiles with clang without a warning
 #   fuzz     with --long: libFuzzer, ten minutes in all
 #
@@ -73,8 +74,10 @@ build() {
 if [ "$long" = 1 ]; then
     export KVEVENTS_LONG=1
     not_now=()
+    no_threads='^single$'
 else
     not_now=(-LE '^long$')
+    no_threads='^(long|single)$'
 fi
 
 scripts/venv.sh || true
@@ -86,7 +89,7 @@ if build asan -DKVEVENTS_BUILD_TESTS=ON; then
     run_tests asan -L '^(unit|e2e|fuzz)$' "${not_now[@]}"
 fi
 if build tsan -DKVEVENTS_BUILD_TESTS=ON; then
-    run_tests tsan -L '^(unit|race)$' "${not_now[@]}"
+    run_tests tsan -L '^(unit|race)$' -LE "$no_threads"
 fi
 build clang -DKVEVENTS_BUILD_TESTS=ON || true
 if [ "$long" = 1 ]; then

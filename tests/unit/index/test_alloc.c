@@ -2,6 +2,7 @@
  * test_alloc.c - random streams with allocations that fail.
  *
  * ctest-timeout: 600
+ * ctest-label: single
  *
  * In a consistent world (support/indexscript.h) a store that was lost for want
  * of memory can only make answers smaller. So each allocation of a stream fails
@@ -13,6 +14,7 @@
  */
 #include "base/alloc.h"
 #include "streams.h"
+#include "support/scale.h"
 
 #include <stdarg.h>
 #include <setjmp.h>
@@ -23,7 +25,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STREAMS 40
+/* One at least. */
+#define STREAMS (40u / TEST_SCALE)
 /* Beyond these only some allocations of a stream fail. */
 #define EACH 300
 

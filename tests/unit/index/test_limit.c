@@ -3,8 +3,11 @@
  * is sent, forgets by its rule, counts it, and is never wrong.
  *
  * ctest-timeout: 600
+ * ctest-label: single
  */
 #include "attacks.h"
+
+#include "support/scale.h"
 
 #include <stdarg.h>
 #include <setjmp.h>
@@ -17,7 +20,7 @@ static void
 test_c37_no_stream_exceeds_the_limit(void **state)
 {
     (void)state;
-    limits_attack(4 * MIB, 300000);
+    limits_attack(4 * MIB, 300000 / TEST_SCALE);
 }
 
 static void
@@ -31,14 +34,14 @@ static void
 test_c37_never_too_much_is_said(void **state)
 {
     (void)state;
-    limits_compare(200);
+    limits_compare(200 / TEST_SCALE);
 }
 
 static void
 test_a_mixture_without_memory(void **state)
 {
     (void)state;
-    limits_starve(1500);
+    limits_starve(1500 / TEST_SCALE);
 }
 
 int

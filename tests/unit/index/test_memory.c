@@ -2,6 +2,7 @@
  * test_memory.c - memory follows what engines hold, and stays below a limit.
  *
  * ctest-timeout: 600
+ * ctest-label: single
  */
 #include "churn.h"
 

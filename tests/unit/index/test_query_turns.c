@@ -1,5 +1,6 @@
 /*
  * ctest-timeout: 240
+ * ctest-label: single
  *
  * A question with a change in its middle: at each place where the order of a
  * reader's loads matters it gives the test a turn (KVE_READER_TURN), and the
@@ -16,12 +17,13 @@
 
 #include "index/query.h"
 #include "support/racemodel.h"
+#include "support/scale.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #define STATES 200000
-#define QUESTIONS 20000
+#define QUESTIONS (20000u / TEST_SCALE)
 
 /* The change that is to come. */
 static struct {

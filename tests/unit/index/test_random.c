@@ -3,6 +3,7 @@
  * reference.
  *
  * ctest-timeout: 600
+ * ctest-label: single
  *
  * Each stream is a script in a small world (support/indexscript.h); index and
  * reference must agree about everything that can be asked. A stream that fails
@@ -15,6 +16,7 @@
  */
 #include "base/alloc.h"
 #include "streams.h"
+#include "support/scale.h"
 
 #include <stdarg.h>
 #include <setjmp.h>
@@ -26,7 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STREAMS 10000
+#define STREAMS (10000u / TEST_SCALE)
 
 static void
 test_streams_against_the_reference(void **state)
