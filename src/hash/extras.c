@@ -7,11 +7,7 @@
 
 #include "wire/cursor.h"
 
-bool
-kve_str_same(struct kve_str a, struct kve_str b)
-{
-    return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
-}
+#include "base/text.h"
 
 struct kve_span
 kve_extra_body(const struct kve_extra_item *item)
@@ -59,8 +55,13 @@ find_salt(struct kve_extras *extras, struct kve_str field)
     }
 }
 
-void
-kve_extras_begin(struct kve_extras *extras, struct kve_span keys, bool starts,
+/*
+ * Begin a walk. starts: the first block of keys starts a chain. salt: the
+ * store's cache_salt field, absent as a rule; where it is there, only a text
+ * that equals it is the salt.
+ */
+static void
+extras_begin(struct kve_extras *extras, struct kve_span keys, bool starts,
     struct kve_str lora, struct kve_str salt)
 {
     *extras = (struct kve_extras){ .lora = lora, .seen_block = SIZE_MAX };
@@ -80,15 +81,14 @@ skips(const struct kve_event *event)
 void
 kve_extras_of_event(struct kve_extras *extras, const struct kve_event *event)
 {
-    kve_extras_begin(extras, event->extra_keys,
-        !event->has_parent && !skips(event), event->lora_name,
-        event->cache_salt);
+    extras_begin(extras, event->extra_keys, !event->has_parent && !skips(event),
+        event->lora_name, event->cache_salt);
 }
 
 void
 kve_extras_of_skipped(struct kve_extras *extras, const struct kve_event *event)
 {
-    kve_extras_begin(extras, event->skipped_extra_keys,
+    extras_begin(extras, event->skipped_extra_keys,
         skips(event) && !event->has_skipped_parent, event->lora_name,
         event->cache_salt);
 }

@@ -21,14 +21,6 @@ struct kve_extras {
     size_t seen_block;   /* of the item before, to know a block's first */
 };
 
-/*
- * Begin a walk. starts: the first block of keys starts a chain. salt: the
- * store's cache_salt field, absent as a rule; where it is there, only a text
- * that equals it is the salt.
- */
-void kve_extras_begin(struct kve_extras *extras, struct kve_span keys,
-    bool starts, struct kve_str lora, struct kve_str salt);
-
 /* Begin a walk over the extra keys of a store's own blocks. */
 void kve_extras_of_event(
     struct kve_extras *extras, const struct kve_event *event);
@@ -51,8 +43,5 @@ bool kve_extras_said(struct kve_span keys);
 
 /* What of an item is hashed: its text, its bytes, or all of it as it came. */
 struct kve_span kve_extra_body(const struct kve_extra_item *item);
-
-/* Equal, where absent and empty are one. */
-bool kve_str_same(struct kve_str a, struct kve_str b);
 
 #endif

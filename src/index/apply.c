@@ -76,13 +76,9 @@ reserve(struct kve_space *space, uint64_t **array, size_t *cap, size_t n)
         want *= 2;
     if (want == *cap)
         return true;
-    if (!kve_mem_charge(mem, (want - *cap) * sizeof(*grown)))
+    grown = kve_charged_array(mem, *array, *cap, want, sizeof(*grown));
+    if (grown == NULL)
         return false;
-    grown = kve_mem_array(*array, want, sizeof(*grown));
-    if (grown == NULL) {
-        kve_mem_discharge(mem, (want - *cap) * sizeof(*grown));
-        return false;
-    }
     *array = grown;
     *cap = want;
     return true;

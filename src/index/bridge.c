@@ -62,14 +62,11 @@ bridges_reserve(struct kve_inst *inst)
     if (bridges->n < bridges->cap)
         return true;
     cap = bridges->cap == 0 ? 16 : bridges->cap * 2;
-    if (cap > BRIDGES_MAX ||
-        !kve_mem_charge(mem, (cap - bridges->cap) * sizeof(*list)))
+    list = cap > BRIDGES_MAX ? NULL
+                             : kve_charged_array(mem, bridges->list,
+                                   bridges->cap, cap, sizeof(*list));
+    if (list == NULL)
         return false;
-    list = kve_mem_array(bridges->list, cap, sizeof(*list));
-    if (list == NULL) {
-        kve_mem_discharge(mem, (cap - bridges->cap) * sizeof(*list));
-        return false;
-    }
     bridges->list = list;
     bridges->cap = cap;
     return true;
@@ -85,14 +82,11 @@ step_back(const struct kve_space *space, struct kve_spot *at)
         at->pos--;
         return true;
     }
-    parent = atomic_load_explicit(
-        &kve_run_at(space, at->run)->parent, memory_order_relaxed);
+    parent = kve_run_parent(kve_run_at(space, at->run));
     if ((parent & KVE_PARENT_KIND) != KVE_PARENT_RUN)
         return false;
     at->run = KVE_PARENT_ID(parent);
-    at->pos = atomic_load_explicit(
-                  &kve_run_at(space, at->run)->n, memory_order_relaxed) -
-        1;
+    at->pos = kve_run_n(kve_run_at(space, at->run)) - 1;
     return true;
 }
 

@@ -18,8 +18,7 @@ part_release(struct kve_space *space, struct part *part)
     if (part->run == NULL)
         return;
     for (uint32_t i = 0; i < part->run->cap_recs; i++) {
-        struct kve_aux *aux = atomic_load_explicit(
-            &kve_run_recs(part->run)[i].aux, memory_order_relaxed);
+        struct kve_aux *aux = kve_run_aux(part->run, i);
 
         if (aux != NULL)
             kve_pool_free(space->pool, aux);
@@ -49,8 +48,7 @@ part_aux(struct kve_space *space, struct part *part, uint32_t id,
     const struct kve_run *whole, uint32_t i, struct kve_rec *to,
     uint32_t *ret_lead)
 {
-    const struct kve_aux *old =
-        atomic_load_explicit(&kve_run_recs(whole)[i].aux, memory_order_relaxed);
+    const struct kve_aux *old = kve_run_aux(whole, i);
     uint32_t n = part->to - part->from;
     uint32_t lead = 0;
     uint32_t many = 0;
@@ -89,7 +87,7 @@ part_record(struct kve_space *space, struct part *part, uint32_t id,
 {
     const struct kve_rec *from = &kve_run_recs(whole)[i];
     struct kve_rec *to = &kve_run_recs(part->run)[to_rec];
-    uint64_t hot = atomic_load_explicit(&whole->hot[i], memory_order_relaxed);
+    uint64_t hot = kve_run_hot(whole, i);
     uint32_t lead = KVE_HOT_LEAD(hot) < part->to ? KVE_HOT_LEAD(hot) : part->to;
 
     lead = lead > part->from ? lead - part->from : 0;
@@ -132,8 +130,7 @@ static bool
 part_fill(struct kve_space *space, struct part *part, uint32_t id,
     const struct kve_run *whole, bool keep)
 {
-    uint32_t n_recs =
-        atomic_load_explicit(&whole->n_recs, memory_order_relaxed);
+    uint32_t n_recs = kve_run_n_recs(whole);
     uint32_t n = part->to - part->from;
     uint32_t next = 0;
 
@@ -154,7 +151,7 @@ part_fill(struct kve_space *space, struct part *part, uint32_t id,
         to->live = 0;
     }
     for (uint32_t i = 0; i < n_recs; i++) {
-        if (atomic_load_explicit(&whole->hot[i], memory_order_relaxed) == 0)
+        if (kve_run_hot(whole, i) == 0)
             continue;
         uint32_t to = keep ? i : next;
 
@@ -192,16 +189,13 @@ split_prepare(struct kve_space *space, const struct kve_run *run, uint32_t v,
     uint32_t tail = mask & ~((1u << slot) - 1);
     uint32_t old;
     uint32_t moved;
-    struct kve_name_owner *owner = &space->names.shared;
+    struct kve_name_owner *owner = kve_name_owner_of(space, vec->owner);
 
     *ret = (struct split_granule){ 0, false };
     if (front == 0 || tail == 0)
         return true;
     old = atomic_load_explicit(
         &kve_run_granules(run, v)[g], memory_order_relaxed);
-    if (vec->owner != 0)
-        owner =
-            &((struct kve_inst *)kve_dir_get(&space->insts, vec->owner))->names;
     ret->for_front = __builtin_popcount(front) < __builtin_popcount(tail);
     moved = ret->for_front ? front : tail;
     ret->granule = kve_granule_alloc(
@@ -231,7 +225,7 @@ split_cancel(struct kve_space *space, const struct kve_run *run, uint32_t v,
     uint32_t at, const struct split_granule *split)
 {
     const struct kve_vec *vec = &kve_run_vecs(run)[v];
-    struct kve_name_owner *owner = &space->names.shared;
+    struct kve_name_owner *owner = kve_name_owner_of(space, vec->owner);
     uint32_t slot = (at + vec->phase) % KVE_GRANULE;
     uint32_t low = (1u << slot) - 1;
     uint32_t moved = kve_run_live(run, v)[(at + vec->phase) / KVE_GRANULE] &
@@ -239,9 +233,6 @@ split_cancel(struct kve_space *space, const struct kve_run *run, uint32_t v,
 
     if (split->granule == 0)
         return;
-    if (vec->owner != 0)
-        owner =
-            &((struct kve_inst *)kve_dir_get(&space->insts, vec->owner))->names;
     for (uint32_t s = 0; s < KVE_GRANULE; s++)
         if ((moved >> s & 1) != 0)
             kve_name_drop(&space->names, split->granule + s);
@@ -309,7 +300,7 @@ split_commit(struct kve_space *space, const struct kve_run *run, uint32_t v,
 static void
 cut_links(const struct kve_run *whole, struct kve_run *tail)
 {
-    uint32_t n = atomic_load_explicit(&whole->n_recs, memory_order_relaxed);
+    uint32_t n = kve_run_n_recs(whole);
 
     for (uint32_t i = 0; i < n; i++) {
         const struct kve_rec *from = &kve_run_recs(whole)[i];
@@ -328,14 +319,12 @@ static void
 cut_lists(struct kve_space *space, struct kve_run *whole, struct kve_run *front,
     struct kve_run *tail)
 {
-    uint32_t n = atomic_load_explicit(&whole->n_recs, memory_order_relaxed);
+    uint32_t n = kve_run_n_recs(whole);
 
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t hot =
-            atomic_load_explicit(&whole->hot[i], memory_order_relaxed);
+        uint64_t hot = kve_run_hot(whole, i);
         struct kve_rec *rec = &kve_run_recs(tail)[i];
-        struct kve_aux *aux = atomic_load_explicit(
-            &kve_run_recs(whole)[i].aux, memory_order_relaxed);
+        struct kve_aux *aux = kve_run_aux(whole, i);
 
         if (hot == 0)
             continue;
@@ -347,12 +336,10 @@ cut_lists(struct kve_space *space, struct kve_run *whole, struct kve_run *front,
         if (aux != NULL)
             kve_pool_retire(space->pool, aux);
     }
-    n = atomic_load_explicit(&front->n_recs, memory_order_relaxed);
+    n = kve_run_n_recs(front);
     for (uint32_t i = 0; i < n; i++)
         kve_rec_list_insert(space,
-            kve_dir_get(&space->scopes,
-                KVE_HOT_SCOPE(atomic_load_explicit(
-                    &front->hot[i], memory_order_relaxed))),
+            kve_dir_get(&space->scopes, KVE_HOT_SCOPE(kve_run_hot(front, i))),
             front, i);
     for (uint32_t v = 0; v < whole->n_vecs; v++)
         if (kve_run_vecs(whole)[v].refs != NULL)
@@ -445,11 +432,9 @@ cut_edges(struct kve_space *space, const struct kve_run *front, uint32_t parent,
 struct kve_run *
 kve_run_cut(struct kve_space *space, uint32_t id, uint32_t at)
 {
-    struct kve_run *run = kve_run_get(space, id);
-    uint32_t parent = atomic_load_explicit(&run->parent, memory_order_relaxed);
-    struct cut cut = { { NULL, 0, at },
-        { NULL, at, atomic_load_explicit(&run->n, memory_order_relaxed) }, NULL,
-        0 };
+    struct kve_run *run = kve_run_at(space, id);
+    uint32_t parent = kve_run_parent(run);
+    struct cut cut = { { NULL, 0, at }, { NULL, at, kve_run_n(run) }, NULL, 0 };
     struct kve_run *front = NULL;
     struct kve_run *tail;
     uint32_t front_tag;
@@ -506,11 +491,11 @@ kve_spot_cut(struct kve_space *space, struct kve_spot *at)
     if (run == NULL)
         return NULL;
     at->run = run->obj.id;
-    n = atomic_load_explicit(&run->n, memory_order_relaxed);
+    n = kve_run_n(run);
     if (n >= 16 && run->n_vecs * run->n_granules > HEAVY &&
         kve_run_cut(space, at->run, n / 2) != NULL) {
         run = kve_run_at(space, at->run);
-        at->pos = atomic_load_explicit(&run->n, memory_order_relaxed) - 1;
+        at->pos = kve_run_n(run) - 1;
     }
     return run;
 }

@@ -226,13 +226,13 @@ entry_add(
     const struct kve_space *space, struct copy *c, const struct kve_run *run)
 {
     struct entry entry = { 0 };
-    uint32_t parent = atomic_load_explicit(&run->parent, memory_order_relaxed);
+    uint32_t parent = kve_run_parent(run);
     struct entry *to;
 
     entry.run = run->obj.id;
     entry.taught = (run->flags & KVE_RUN_LOOSE) == 0;
     entry.block_size = run->block_size;
-    entry.n = atomic_load_explicit(&run->n, memory_order_relaxed);
+    entry.n = kve_run_n(run);
     if (entry.taught) {
         uint64_t *contents =
             pile_add(c, &c->contents, sizeof(uint64_t), entry.n);
@@ -263,8 +263,7 @@ entry_of(const struct kve_space *space, struct copy *c, uint32_t id)
     c->up.n = 0;
     while (!c->failed && map_get(c, at) == 0) {
         const struct kve_run *run = kve_run_at(space, at);
-        uint32_t parent =
-            atomic_load_explicit(&run->parent, memory_order_relaxed);
+        uint32_t parent = kve_run_parent(run);
         uint32_t *up = pile_add(c, &c->up, sizeof(*up), 1);
 
         if (up != NULL)
@@ -359,7 +358,7 @@ copy_slice(struct kve_inst *inst, struct copy *c, size_t max)
         rec = &kve_run_recs(run)[c->rec];
         if (rec->held > 0)
             held_add(space, c, scope, run, c->rec);
-        done += atomic_load_explicit(&run->n, memory_order_relaxed) + 1;
+        done += kve_run_n(run) + 1;
         c->run = rec->next_run;
         c->rec = rec->next_rec;
     }

@@ -24,16 +24,13 @@ drop_record(struct kve_space *space, uint32_t id, uint32_t rec, size_t most,
     bool evicted)
 {
     struct kve_run *run = kve_run_get(space, id);
-    struct kve_scope *scope = kve_dir_get(&space->scopes,
-        KVE_HOT_SCOPE(
-            atomic_load_explicit(&run->hot[rec], memory_order_relaxed)));
-    uint32_t lead = KVE_HOT_LEAD(
-        atomic_load_explicit(&run->hot[rec], memory_order_relaxed));
+    struct kve_scope *scope =
+        kve_dir_get(&space->scopes, KVE_HOT_SCOPE(kve_run_hot(run, rec)));
+    uint32_t lead = KVE_HOT_LEAD(kve_run_hot(run, rec));
     uint64_t copies = 0;
     size_t n = 0;
 
-    if (atomic_load_explicit(
-            &kve_run_recs(run)[rec].aux, memory_order_relaxed) == NULL &&
+    if (kve_run_aux(run, rec) == NULL &&
         kve_run_recs(run)[rec].vec != KVE_NO_VEC && lead > 0) {
         n = lead < most ? lead : most;
         copies = n;
@@ -80,16 +77,15 @@ static void
 evict_run(struct kve_space *space, struct kve_run *run)
 {
     uint32_t id = run->obj.id;
-    uint32_t n = atomic_load_explicit(&run->n_recs, memory_order_relaxed);
+    uint32_t n = kve_run_n_recs(run);
 
     for (uint32_t i = 0; i < n; i++)
-        if (atomic_load_explicit(&run->hot[i], memory_order_relaxed) != 0)
+        if (kve_run_hot(run, i) != 0)
             drop_record(space, id, i, SIZE_MAX, true);
     /* At once, not at the end of the batch: the memory is needed now. */
     for (uint32_t v = 0; v < run->n_vecs; v++)
-        for (uint32_t p = 0; kve_run_vecs(run)[v].live > 0 &&
-             p < atomic_load_explicit(&run->n, memory_order_relaxed);
-             p++)
+        for (uint32_t p = 0;
+             kve_run_vecs(run)[v].live > 0 && p < kve_run_n(run); p++)
             if (kve_run_block(run, v, p) != KVE_NO_BLOCK)
                 kve_name_kill(space, run, v, p);
     kve_run_finish(space, id);
@@ -107,7 +103,7 @@ evict_chain(struct kve_space *space, uint32_t id, uint64_t live_after)
         if (run == NULL || run->n_children > 0 ||
             (run->flags & KVE_RUN_TOUCHED) != 0)
             return false;
-        parent = atomic_load_explicit(&run->parent, memory_order_relaxed);
+        parent = kve_run_parent(run);
         evict_run(space, run);
         kve_pool_settle(space->pool);
         if (kve_pool_use(space->pool).live <= live_after)

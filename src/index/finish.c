@@ -8,14 +8,12 @@
 static void
 drop_empty_records(struct kve_space *space, struct kve_run *run)
 {
-    uint32_t n = atomic_load_explicit(&run->n_recs, memory_order_relaxed);
+    uint32_t n = kve_run_n_recs(run);
 
     for (uint32_t i = 0; i < n; i++)
-        if (atomic_load_explicit(&run->hot[i], memory_order_relaxed) != 0 &&
-            kve_run_recs(run)[i].held == 0)
+        if (kve_run_hot(run, i) != 0 && kve_run_recs(run)[i].held == 0)
             kve_rec_drop(space, run, i);
-    while (n > 0 &&
-        atomic_load_explicit(&run->hot[n - 1], memory_order_relaxed) == 0)
+    while (n > 0 && kve_run_hot(run, n - 1) == 0)
         n--;
     atomic_store_explicit(&run->n_recs, n, memory_order_release);
     for (uint32_t v = 0; v < run->n_vecs; v++) {
@@ -52,20 +50,17 @@ kill_behind(struct kve_space *space, struct kve_run *run, uint32_t end)
 static void
 trim(struct kve_space *space, struct kve_run *run)
 {
-    uint32_t n_recs = atomic_load_explicit(&run->n_recs, memory_order_relaxed);
+    uint32_t n_recs = kve_run_n_recs(run);
     uint32_t end = 0;
 
     if ((run->flags & KVE_RUN_LOOSE) != 0 || run->n_children > 0)
         return;
     for (uint32_t i = 0; i < n_recs; i++) {
-        uint32_t e =
-            atomic_load_explicit(&run->hot[i], memory_order_relaxed) == 0
-            ? 0
-            : kve_hold_end(run, i);
+        uint32_t e = kve_run_hot(run, i) == 0 ? 0 : kve_hold_end(run, i);
 
         end = e > end ? e : end;
     }
-    if (end == atomic_load_explicit(&run->n, memory_order_relaxed))
+    if (end == kve_run_n(run))
         return;
     if (run->live > 0)
         kill_behind(space, run, end);
@@ -76,10 +71,8 @@ static bool
 is_over(const struct kve_run *run)
 {
     if ((run->flags & KVE_RUN_LOOSE) != 0)
-        return run->live == 0 &&
-            atomic_load_explicit(&run->n_recs, memory_order_relaxed) == 0;
-    return run->n_children == 0 &&
-        atomic_load_explicit(&run->n, memory_order_relaxed) == 0;
+        return run->live == 0 && kve_run_n_recs(run) == 0;
+    return run->n_children == 0 && kve_run_n(run) == 0;
 }
 
 static struct kve_inst *
@@ -136,8 +129,8 @@ run_free(struct kve_space *space, struct kve_run *run)
 static void
 shrink(struct kve_space *space, struct kve_run *run)
 {
-    uint32_t n = atomic_load_explicit(&run->n, memory_order_relaxed);
-    uint32_t recs = atomic_load_explicit(&run->n_recs, memory_order_relaxed);
+    uint32_t n = kve_run_n(run);
+    uint32_t recs = kve_run_n_recs(run);
     struct kve_run_shape shape = { n, recs, run->n_vecs };
 
     if ((run->flags & KVE_RUN_LOOSE) != 0 ||
@@ -157,7 +150,7 @@ kve_run_moved_out(struct kve_space *space, uint32_t id)
         run->n_children > 0 || run->live > 0)
         return;
     drop_empty_records(space, run);
-    if (atomic_load_explicit(&run->n_recs, memory_order_relaxed) > 0)
+    if (kve_run_n_recs(run) > 0)
         return;
     atomic_store_explicit(&run->n, 0, memory_order_release);
     run_free(space, run);
@@ -180,7 +173,7 @@ kve_run_finish(struct kve_space *space, uint32_t id)
             shrink(space, run);
             break;
         }
-        parent = atomic_load_explicit(&run->parent, memory_order_relaxed);
+        parent = kve_run_parent(run);
         run_free(space, run);
         /* What was only there to hold this one may go as well. */
         id = (parent & KVE_PARENT_KIND) == KVE_PARENT_RUN

@@ -105,29 +105,19 @@ width_max(uint32_t width)
 static uint32_t
 lead_of(const struct kve_run *run, uint32_t rec)
 {
-    return KVE_HOT_LEAD(
-        atomic_load_explicit(&run->hot[rec], memory_order_relaxed));
-}
-
-static struct kve_aux *
-aux_of(const struct kve_run *run, uint32_t rec)
-{
-    return atomic_load_explicit(
-        &kve_run_recs(run)[rec].aux, memory_order_relaxed);
+    return KVE_HOT_LEAD(kve_run_hot(run, rec));
 }
 
 static struct kve_scope *
 scope_of(const struct kve_space *space, const struct kve_run *run, uint32_t rec)
 {
-    return kve_dir_get(&space->scopes,
-        KVE_HOT_SCOPE(
-            atomic_load_explicit(&run->hot[rec], memory_order_relaxed)));
+    return kve_dir_get(&space->scopes, KVE_HOT_SCOPE(kve_run_hot(run, rec)));
 }
 
 uint64_t
 kve_hold_word(const struct kve_run *run, uint32_t rec, uint32_t w)
 {
-    const struct kve_aux *aux = aux_of(run, rec);
+    const struct kve_aux *aux = kve_run_aux(run, rec);
     uint32_t lead = lead_of(run, rec);
 
     if (aux != NULL)
@@ -142,7 +132,7 @@ kve_hold_word(const struct kve_run *run, uint32_t rec, uint32_t w)
 uint32_t
 kve_hold_copies(const struct kve_run *run, uint32_t rec, uint32_t p)
 {
-    const struct kve_aux *aux = aux_of(run, rec);
+    const struct kve_aux *aux = kve_run_aux(run, rec);
 
     if (!kve_rec_holds(run, rec, p))
         return 0;
@@ -152,7 +142,7 @@ kve_hold_copies(const struct kve_run *run, uint32_t rec, uint32_t p)
 uint32_t
 kve_hold_end(const struct kve_run *run, uint32_t rec)
 {
-    const struct kve_aux *aux = aux_of(run, rec);
+    const struct kve_aux *aux = kve_run_aux(run, rec);
 
     if (aux == NULL)
         return lead_of(run, rec);
@@ -170,13 +160,12 @@ bool
 kve_hold_any(const struct kve_run *run, uint32_t vec, uint32_t p)
 {
     const struct kve_vec *v = &kve_run_vecs(run)[vec];
-    uint32_t n = atomic_load_explicit(&run->n_recs, memory_order_relaxed);
+    uint32_t n = kve_run_n_recs(run);
 
     if (v->refs != NULL)
         return p < v->refs->n && kve_aux_count(v->refs, p) > 0;
     for (uint32_t i = 0; i < n; i++)
-        if (atomic_load_explicit(&run->hot[i], memory_order_relaxed) != 0 &&
-            kve_run_recs(run)[i].vec == vec)
+        if (kve_run_hot(run, i) != 0 && kve_run_recs(run)[i].vec == vec)
             return kve_rec_holds(run, i, p);
     return false;
 }
@@ -203,7 +192,7 @@ static struct kve_aux *
 aux_reserve(struct kve_space *space, struct kve_run *run, uint32_t rec,
     uint32_t n, uint32_t width)
 {
-    struct kve_aux *old = aux_of(run, rec);
+    struct kve_aux *old = kve_run_aux(run, rec);
     struct kve_aux *aux;
     uint32_t old_n = old != NULL ? old->n : 0;
 
@@ -307,7 +296,7 @@ uncount_held(struct kve_scope *scope, struct kve_run *run, uint32_t rec,
 static void
 extend(struct kve_run *run, uint32_t rec, struct kve_scope *scope, uint32_t k)
 {
-    uint64_t hot = atomic_load_explicit(&run->hot[rec], memory_order_relaxed);
+    uint64_t hot = kve_run_hot(run, rec);
 
     refs_change(run, rec, KVE_HOT_LEAD(hot), k, 1);
     count_held(scope, run, rec, k, k);
@@ -380,7 +369,8 @@ add_mixed(struct kve_space *space, struct kve_run *run, uint32_t rec,
     struct kve_scope *scope, uint32_t p, uint32_t k, uint32_t copies)
 {
     bool counts = scope->inst->counts || scope->tier == KVE_TIER_BRIDGE;
-    uint32_t most = counts ? most_copies(aux_of(run, rec), p, k, copies) : 1;
+    uint32_t most =
+        counts ? most_copies(kve_run_aux(run, rec), p, k, copies) : 1;
     uint32_t width = 0;
     uint32_t added = 0;
     struct kve_aux *aux;
@@ -390,7 +380,7 @@ add_mixed(struct kve_space *space, struct kve_run *run, uint32_t rec,
     for (uint32_t i = p; counts && i < p + k && width == 0; i++)
         if (copies > 1 || kve_rec_holds(run, rec, i))
             width = width_for(most);
-    if (aux_of(run, rec) != NULL && aux_of(run, rec)->width > 0)
+    if (kve_run_aux(run, rec) != NULL && kve_run_aux(run, rec)->width > 0)
         width = width_for(most);
     aux = aux_reserve(space, run, rec, p + k, width);
     if (aux == NULL)
@@ -412,7 +402,7 @@ add_mixed(struct kve_space *space, struct kve_run *run, uint32_t rec,
         refs_change(run, rec, i, 1, 1);
         added++;
     }
-    hot = atomic_load_explicit(&run->hot[rec], memory_order_relaxed);
+    hot = kve_run_hot(run, rec);
     atomic_store_explicit(&run->hot[rec],
         KVE_HOT(KVE_HOT_SCOPE(hot), lead_from(aux, lead)),
         memory_order_release);
@@ -428,7 +418,7 @@ kve_hold_add(struct kve_space *space, struct kve_run *run, uint32_t rec,
     uint32_t p, uint32_t k, uint32_t copies)
 {
     struct kve_scope *scope = scope_of(space, run, rec);
-    struct kve_aux *aux = aux_of(run, rec);
+    struct kve_aux *aux = kve_run_aux(run, rec);
     uint32_t v = kve_run_recs(run)[rec].vec;
     uint32_t lead = lead_of(run, rec);
     bool counts = scope->inst->counts || scope->tier == KVE_TIER_BRIDGE;
@@ -491,7 +481,7 @@ static void
 aux_release(struct kve_space *space, struct kve_run *run, uint32_t rec)
 {
     struct kve_rec *r = &kve_run_recs(run)[rec];
-    struct kve_aux *aux = aux_of(run, rec);
+    struct kve_aux *aux = kve_run_aux(run, rec);
 
     if (aux == NULL || aux->many > 0 || r->held != lead_of(run, rec))
         return;
@@ -517,7 +507,7 @@ drop_behind(struct kve_space *space, struct kve_run *run, uint32_t rec,
     struct kve_scope *scope, uint32_t p)
 {
     uint32_t vec = kve_run_recs(run)[rec].vec;
-    uint64_t hot = atomic_load_explicit(&run->hot[rec], memory_order_relaxed);
+    uint64_t hot = kve_run_hot(run, rec);
     uint32_t lead = KVE_HOT_LEAD(hot);
 
     refs_change(run, rec, p, lead - p, -1);
@@ -539,9 +529,9 @@ take_away(
 {
     struct kve_scope *scope = scope_of(space, run, rec);
     uint32_t vec = kve_run_recs(run)[rec].vec;
-    uint64_t hot = atomic_load_explicit(&run->hot[rec], memory_order_relaxed);
+    uint64_t hot = kve_run_hot(run, rec);
     uint32_t lead = KVE_HOT_LEAD(hot);
-    struct kve_aux *aux = aux_of(run, rec);
+    struct kve_aux *aux = kve_run_aux(run, rec);
     uint32_t copies = kve_hold_copies(run, rec, p);
 
     now_lost(space, run, scope, vec, p);
@@ -631,7 +621,7 @@ static void
 cut_lead(struct kve_space *space, struct kve_run *run, uint32_t rec,
     struct kve_scope *scope, uint32_t lo, uint32_t hi)
 {
-    uint64_t hot = atomic_load_explicit(&run->hot[rec], memory_order_relaxed);
+    uint64_t hot = kve_run_hot(run, rec);
     uint32_t vec = kve_run_recs(run)[rec].vec;
 
     if (space->apply->inst == scope->inst)
@@ -664,7 +654,7 @@ static void
 count_less(struct kve_space *space, struct kve_run *run, uint32_t rec,
     struct kve_scope *scope, uint32_t lo, uint32_t hi)
 {
-    struct kve_aux *aux = aux_of(run, rec);
+    struct kve_aux *aux = kve_run_aux(run, rec);
 
     for (uint32_t p = lo; p < hi; p++) {
         uint32_t count = kve_aux_count(aux, p) - 1;
@@ -682,7 +672,7 @@ kve_hold_take(struct kve_space *space, struct kve_run *run, uint32_t rec,
     uint32_t lo, uint32_t hi)
 {
     struct kve_scope *scope = scope_of(space, run, rec);
-    struct kve_aux *aux = aux_of(run, rec);
+    struct kve_aux *aux = kve_run_aux(run, rec);
 
     if (aux == NULL && hi == lead_of(run, rec) &&
         scope->inst->bridges == NULL) {
@@ -708,7 +698,7 @@ set_count(struct kve_space *space, struct kve_run *run, uint32_t rec,
 {
     struct kve_scope *scope = scope_of(space, run, rec);
     uint32_t before = kve_hold_copies(run, rec, p);
-    struct kve_aux *aux = aux_of(run, rec);
+    struct kve_aux *aux = kve_run_aux(run, rec);
 
     if (n == before)
         return;
@@ -745,7 +735,7 @@ kve_hold_set(struct kve_space *space, struct kve_run *run, uint32_t rec,
 static void
 fold_record(struct kve_space *space, struct kve_run *run, uint32_t rec)
 {
-    struct kve_aux *aux = aux_of(run, rec);
+    struct kve_aux *aux = kve_run_aux(run, rec);
 
     if (aux == NULL || aux->many == 0)
         return;

@@ -51,24 +51,6 @@ struct join {
     uint32_t n_moves;
 };
 
-static uint32_t
-load_n(const struct kve_run *run)
-{
-    return atomic_load_explicit(&run->n, memory_order_relaxed);
-}
-
-static uint32_t
-load_recs(const struct kve_run *run)
-{
-    return atomic_load_explicit(&run->n_recs, memory_order_relaxed);
-}
-
-static uint64_t
-load_hot(const struct kve_run *run, uint32_t i)
-{
-    return atomic_load_explicit(&run->hot[i], memory_order_relaxed);
-}
-
 /* ---- is it worth it? ---- */
 
 /* The record of the back that goes on where one of the front ends. */
@@ -78,13 +60,13 @@ back_record(const struct join *j, uint32_t i)
     const struct kve_run *front = j->front.run;
     const struct kve_run *back = j->back.run;
     uint32_t vec = kve_run_recs(front)[i].vec;
-    uint32_t n = load_recs(back);
+    uint32_t n = kve_run_n_recs(back);
 
     for (uint32_t b = 0; b < n; b++) {
         uint32_t other = kve_run_recs(back)[b].vec;
 
-        if (KVE_HOT_SCOPE(load_hot(back, b)) !=
-            KVE_HOT_SCOPE(load_hot(front, i)))
+        if (KVE_HOT_SCOPE(kve_run_hot(back, b)) !=
+            KVE_HOT_SCOPE(kve_run_hot(front, i)))
             continue;
         if (vec == KVE_NO_VEC || other == KVE_NO_VEC) {
             if (vec == other)
@@ -101,16 +83,17 @@ back_record(const struct join *j, uint32_t i)
 static bool
 makes_two_records(const struct join *j)
 {
-    uint32_t n_front = load_recs(j->front.run);
-    uint32_t n_back = load_recs(j->back.run);
+    uint32_t n_front = kve_run_n_recs(j->front.run);
+    uint32_t n_back = kve_run_n_recs(j->back.run);
 
     for (uint32_t i = 0; i < n_front; i++) {
-        uint64_t hot = load_hot(j->front.run, i);
+        uint64_t hot = kve_run_hot(j->front.run, i);
 
         if (hot == 0 || back_record(j, i) >= 0)
             continue;
         for (uint32_t b = 0; b < n_back; b++)
-            if (KVE_HOT_SCOPE(load_hot(j->back.run, b)) == KVE_HOT_SCOPE(hot))
+            if (KVE_HOT_SCOPE(kve_run_hot(j->back.run, b)) ==
+                KVE_HOT_SCOPE(hot))
                 return true;
     }
     return false;
@@ -119,34 +102,33 @@ makes_two_records(const struct join *j)
 static bool
 is_full(const struct kve_run *run, uint32_t i)
 {
-    return KVE_HOT_LEAD(load_hot(run, i)) == load_n(run);
+    return KVE_HOT_LEAD(kve_run_hot(run, i)) == kve_run_n(run);
 }
 
 static bool
 has_aux(const struct kve_run *run, uint32_t i)
 {
-    return atomic_load_explicit(
-               &kve_run_recs(run)[i].aux, memory_order_relaxed) != NULL;
+    return kve_run_aux(run, i) != NULL;
 }
 
 /* Records that need an aux in the joined run and have none now. */
 static uint32_t
 new_auxes(const struct join *j)
 {
-    uint32_t n = load_recs(j->front.run);
+    uint32_t n = kve_run_n_recs(j->front.run);
     uint32_t goes_on = 0; /* of the back: those a full record leads to */
     uint32_t used = 0;
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < n; i++) {
-        int64_t b = load_hot(j->front.run, i) == 0 ? -1 : back_record(j, i);
+        int64_t b = kve_run_hot(j->front.run, i) == 0 ? -1 : back_record(j, i);
 
         if (b >= 0 && is_full(j->front.run, i))
             goes_on++;
     }
-    n = load_recs(j->back.run);
+    n = kve_run_n_recs(j->back.run);
     for (uint32_t b = 0; b < n; b++)
-        used += load_hot(j->back.run, b) != 0 && !has_aux(j->back.run, b);
+        used += kve_run_hot(j->back.run, b) != 0 && !has_aux(j->back.run, b);
     count = used > goes_on ? used - goes_on : 0;
     return count;
 }
@@ -196,8 +178,8 @@ begin(struct join *j, struct kve_space *space, struct kve_run *front,
 {
     memset(j, 0, sizeof(*j));
     j->space = space;
-    j->front = (struct piece){ .run = front, .n = load_n(front) };
-    j->back = (struct piece){ .run = back, .n = load_n(back) };
+    j->front = (struct piece){ .run = front, .n = kve_run_n(front) };
+    j->back = (struct piece){ .run = back, .n = kve_run_n(back) };
     j->back.at = j->front.n;
     j->front.moves = j->front.n <= j->back.n;
     j->back.moves = !j->front.moves;
@@ -209,7 +191,7 @@ begin(struct join *j, struct kve_space *space, struct kve_run *front,
         j->front.n > 0 && j->back.n > 0 &&
         j->front.n + j->back.n <= KVE_RUN_MAX &&
         (j->front.n <= SHORT || j->back.n <= SHORT) &&
-        load_recs(front) <= FEW_RECS && load_recs(back) <= FEW_RECS &&
+        kve_run_n_recs(front) <= FEW_RECS && kve_run_n_recs(back) <= FEW_RECS &&
         map_vecs(j) && !makes_two_records(j) && new_auxes(j) <= FEW_AUXES;
 }
 
@@ -260,17 +242,6 @@ make_vecs(struct join *j)
     j->run->n_vecs = (uint16_t)n;
 }
 
-static struct kve_name_owner *
-owner_of(struct kve_space *space, uint32_t owner)
-{
-    struct kve_inst *inst;
-
-    if (owner == 0)
-        return &space->names.shared;
-    inst = kve_dir_get(&space->insts, owner);
-    return &inst->names;
-}
-
 static void
 set_granule(struct join *j, uint32_t v, uint32_t g, uint32_t granule)
 {
@@ -318,8 +289,9 @@ move_block(struct join *j, uint32_t to, uint32_t p, uint32_t from)
     struct kve_hash hash = kve_name_get(&space->names, from);
 
     if (granule == 0) {
-        granule = kve_granule_alloc(&space->names, owner_of(space, vec->owner),
-            (enum kve_name_form)vec->form, from);
+        granule = kve_granule_alloc(&space->names,
+            kve_name_owner_of(space, vec->owner), (enum kve_name_form)vec->form,
+            from);
         if (granule == 0)
             return false;
         j->fresh[j->n_fresh] = granule;
@@ -368,10 +340,7 @@ copies_at(const struct join *j, int64_t front, int64_t back, uint32_t p)
 static uint32_t
 width_of(const struct kve_run *run, int64_t rec)
 {
-    const struct kve_aux *aux = rec < 0
-        ? NULL
-        : atomic_load_explicit(
-              &kve_run_recs(run)[rec].aux, memory_order_relaxed);
+    const struct kve_aux *aux = rec < 0 ? NULL : kve_run_aux(run, rec);
 
     return aux != NULL ? aux->width : 0;
 }
@@ -438,15 +407,15 @@ joined_vec(const struct piece *piece, uint32_t i)
 static bool
 make_records(struct join *j)
 {
-    uint32_t n_front = load_recs(j->front.run);
-    uint32_t n_back = load_recs(j->back.run);
+    uint32_t n_front = kve_run_n_recs(j->front.run);
+    uint32_t n_back = kve_run_n_recs(j->back.run);
     uint32_t n = n_back;
     int64_t front_of[FEW_RECS];
 
     for (uint32_t b = 0; b < n_back; b++)
         front_of[b] = -1;
     for (uint32_t i = 0; i < n_front; i++) {
-        uint64_t hot = load_hot(j->front.run, i);
+        uint64_t hot = kve_run_hot(j->front.run, i);
         int64_t b = hot == 0 ? -1 : back_record(j, i);
 
         if (b >= 0)
@@ -457,7 +426,7 @@ make_records(struct join *j)
             return false;
     }
     for (uint32_t b = 0; b < n_back; b++) {
-        uint64_t hot = load_hot(j->back.run, b);
+        uint64_t hot = kve_run_hot(j->back.run, b);
 
         if (hot != 0 &&
             !make_record(j, b, KVE_HOT_SCOPE(hot), joined_vec(&j->back, b),
@@ -473,7 +442,7 @@ static bool
 make_refs(struct join *j)
 {
     uint32_t n = j->front.n + j->back.n;
-    uint32_t n_recs = load_recs(j->run);
+    uint32_t n_recs = kve_run_n_recs(j->run);
 
     for (uint32_t v = 0; v < j->run->n_vecs; v++) {
         struct kve_vec *vec = &kve_run_vecs(j->run)[v];
@@ -485,7 +454,7 @@ make_refs(struct join *j)
         if (vec->refs == NULL)
             return false;
         for (uint32_t i = 0; i < n_recs; i++)
-            for (uint32_t p = 0; p < n && load_hot(j->run, i) != 0 &&
+            for (uint32_t p = 0; p < n && kve_run_hot(j->run, i) != 0 &&
                  kve_run_recs(j->run)[i].vec == v;
                  p++)
                 if (kve_rec_holds(j->run, i, p))
@@ -506,11 +475,11 @@ cancel(struct join *j)
         kve_name_drop(&space->names, j->moves[i].to);
     for (uint32_t i = 0; i < j->n_fresh; i++)
         kve_granule_free(&space->names,
-            owner_of(space, kve_run_vecs(j->run)[j->fresh_vec[i]].owner),
+            kve_name_owner_of(
+                space, kve_run_vecs(j->run)[j->fresh_vec[i]].owner),
             j->fresh[i]);
     for (uint32_t i = 0; i < j->run->cap_recs; i++) {
-        struct kve_aux *aux = atomic_load_explicit(
-            &kve_run_recs(j->run)[i].aux, memory_order_relaxed);
+        struct kve_aux *aux = kve_run_aux(j->run, i);
 
         if (aux != NULL)
             kve_pool_free(space->pool, aux);
@@ -528,7 +497,7 @@ prepare(struct join *j)
     const struct piece *moves = j->front.moves ? &j->front : &j->back;
     const struct piece *stays = j->front.moves ? &j->back : &j->front;
     struct kve_run_shape shape = { j->front.n + j->back.n,
-        load_recs(j->front.run) + load_recs(j->back.run), FEW_VECS };
+        kve_run_n_recs(j->front.run) + kve_run_n_recs(j->back.run), FEW_VECS };
     uint32_t n_vecs = j->back.run->n_vecs;
 
     for (uint32_t v = 0; v < j->front.run->n_vecs; v++)
@@ -593,7 +562,7 @@ settle_moves(struct join *j)
         for (uint32_t g = 0; g < moves->run->n_granules; g++)
             if (kve_run_live(moves->run, v)[g] != 0)
                 kve_granule_free(&space->names,
-                    owner_of(space, kve_run_vecs(moves->run)[v].owner),
+                    kve_name_owner_of(space, kve_run_vecs(moves->run)[v].owner),
                     atomic_load_explicit(&kve_run_granules(moves->run, v)[g],
                         memory_order_relaxed));
 }
@@ -607,16 +576,15 @@ leave_lists(struct join *j)
 
     for (int k = 0; k < 2; k++) {
         struct kve_run *run = pieces[k]->run;
-        uint32_t n = load_recs(run);
+        uint32_t n = kve_run_n_recs(run);
 
         for (uint32_t i = 0; i < n; i++) {
-            struct kve_aux *aux = atomic_load_explicit(
-                &kve_run_recs(run)[i].aux, memory_order_relaxed);
+            struct kve_aux *aux = kve_run_aux(run, i);
 
-            if (load_hot(run, i) == 0)
+            if (kve_run_hot(run, i) == 0)
                 continue;
             kve_rec_list_remove(space,
-                kve_dir_get(&space->scopes, KVE_HOT_SCOPE(load_hot(run, i))),
+                kve_dir_get(&space->scopes, KVE_HOT_SCOPE(kve_run_hot(run, i))),
                 &kve_run_recs(run)[i]);
             if (aux != NULL)
                 kve_pool_retire(space->pool, aux);
@@ -630,13 +598,13 @@ leave_lists(struct join *j)
 static void
 enter_lists(struct join *j)
 {
-    uint32_t n = load_recs(j->run);
+    uint32_t n = kve_run_n_recs(j->run);
 
     for (uint32_t i = 0; i < n; i++)
-        if (load_hot(j->run, i) != 0)
+        if (kve_run_hot(j->run, i) != 0)
             kve_rec_list_insert(j->space,
                 kve_dir_get(
-                    &j->space->scopes, KVE_HOT_SCOPE(load_hot(j->run, i))),
+                    &j->space->scopes, KVE_HOT_SCOPE(kve_run_hot(j->run, i))),
                 j->run, i);
 }
 
@@ -672,8 +640,7 @@ commit(struct join *j)
     struct kve_run *front = j->front.run;
     struct kve_run *back = j->back.run;
     uint32_t id = back->obj.id;
-    uint32_t parent =
-        atomic_load_explicit(&front->parent, memory_order_relaxed);
+    uint32_t parent = kve_run_parent(front);
     uint32_t front_tag = kve_run_tag(front);
     bool dynamo = (j->run->flags & KVE_RUN_DYNAMO) != 0;
 
@@ -714,8 +681,7 @@ told_apart(const struct join *j)
     const struct kve_space *space = j->space;
     const struct kve_run *front = j->front.run;
     const struct kve_run *back = j->back.run;
-    uint32_t parent =
-        atomic_load_explicit(&front->parent, memory_order_relaxed);
+    uint32_t parent = kve_run_parent(front);
     uint32_t tag = kve_run_tag(front);
 
     return kve_table_cell(kve_run_edge_key(space, front, parent)) !=

@@ -11,6 +11,8 @@
  */
 #include "index/writer.h"
 
+#include "base/text.h"
+
 #include <string.h>
 
 /* Text of a scope, all together: more is no name of a tier or an owner. */
@@ -65,12 +67,6 @@ show_scope(struct kve_inst *inst, const struct kve_scope *scope)
 
 /* ---- scopes ---- */
 
-static bool
-same_text(struct kve_str a, struct kve_str b)
-{
-    return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
-}
-
 /* What is not said is the GPU. */
 static struct kve_str
 medium_of(struct kve_str medium)
@@ -87,9 +83,9 @@ is_scope_of(const struct kve_scope *scope, const struct kve_event *event)
     return scope->group_idx.set == event->group_idx.set &&
         (!scope->group_idx.set ||
             scope->group_idx.value == event->group_idx.value) &&
-        same_text(medium_of(scope->medium), medium_of(event->medium)) &&
-        same_text(scope->locality, event->locality) &&
-        same_text(scope->ownership, event->ownership) &&
+        kve_str_same(medium_of(scope->medium), medium_of(event->medium)) &&
+        kve_str_same(scope->locality, event->locality) &&
+        kve_str_same(scope->ownership, event->ownership) &&
         scope->tier != KVE_TIER_BRIDGE;
 }
 
@@ -98,7 +94,7 @@ tier_of(const struct kve_event *event)
 {
     static const struct kve_str remote = { "REMOTE", 6 };
 
-    return (uint8_t)(same_text(event->locality, remote)
+    return (uint8_t)(kve_str_same(event->locality, remote)
             ? KVE_TIER_REMOTE
             : kve_medium_tier(event->medium));
 }
@@ -137,20 +133,6 @@ list_room(struct kve_inst *inst)
     inst->scopes = scopes;
     inst->cap_scopes = cap;
     return true;
-}
-
-static struct kve_str
-keep_text(char **at, struct kve_str text)
-{
-    struct kve_str kept = { NULL, 0 };
-
-    if (text.len == 0)
-        return kept;
-    memcpy(*at, text.data, text.len);
-    kept.data = *at;
-    kept.len = text.len;
-    *at += text.len;
-    return kept;
 }
 
 /* An id for the scope, with a place for its view. */
@@ -192,9 +174,9 @@ make_scope(struct kve_inst *inst, const struct kve_event *event, uint8_t tier,
     scope->tier = tier;
     scope->group = group;
     scope->group_idx = event->group_idx;
-    scope->medium = keep_text(&at, event->medium);
-    scope->locality = keep_text(&at, event->locality);
-    scope->ownership = keep_text(&at, event->ownership);
+    scope->medium = kve_str_keep(&at, event->medium);
+    scope->locality = kve_str_keep(&at, event->locality);
+    scope->ownership = kve_str_keep(&at, event->ownership);
     status = name_scope(inst->space, scope);
     if (status != KVE_OK) {
         kve_pool_free(inst->space->pool, scope);
@@ -441,12 +423,7 @@ kve_inst_retire(struct kve_inst *inst)
     inst->last_scope = NULL;
     inst->retired = true;
     inst->slot = space->no_slot;
-    inst->next_retired = NULL;
-    if (space->last_retired != NULL)
-        space->last_retired->next_retired = inst;
-    else
-        space->retired = inst;
-    space->last_retired = inst;
+    kve_life_append(space, inst);
 }
 
 /* Which scopes go: of these tiers, and of this medium and this ownership
@@ -464,10 +441,10 @@ is_cleared(const struct kve_scope *scope, const struct clearing *clearing)
     if (scope->tier == KVE_TIER_BRIDGE)
         return false;
     if (clearing->medium != NULL &&
-        !same_text(medium_of(scope->medium), medium_of(*clearing->medium)))
+        !kve_str_same(medium_of(scope->medium), medium_of(*clearing->medium)))
         return false;
     if (clearing->ownership != NULL &&
-        !same_text(scope->ownership, *clearing->ownership))
+        !kve_str_same(scope->ownership, *clearing->ownership))
         return false;
     return (clearing->tiers >> scope->tier & 1) != 0;
 }

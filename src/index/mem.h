@@ -118,6 +118,10 @@ kve_epoch_leave(struct kve_epoch_slot *slot)
  * tables of instances): false when it would exceed the limit. */
 bool kve_mem_charge(struct kve_mem_shared *shared, uint64_t bytes);
 void kve_mem_discharge(struct kve_mem_shared *shared, uint64_t bytes);
+/* An array of cap items of size bytes, which was accounted for, with room for
+ * want; NULL: no memory, or the limit, and it stays as it was. */
+void *kve_charged_array(struct kve_mem_shared *shared, void *array, size_t cap,
+    size_t want, size_t size);
 
 /* ---- one namespace ---- */
 

@@ -68,6 +68,21 @@ kve_mem_discharge(struct kve_mem_shared *shared, uint64_t bytes)
     atomic_fetch_sub_explicit(&shared->bytes, bytes, memory_order_relaxed);
 }
 
+void *
+kve_charged_array(struct kve_mem_shared *shared, void *array, size_t cap,
+    size_t want, size_t size)
+{
+    uint64_t more = (uint64_t)(want - cap) * size;
+    void *grown;
+
+    if (!kve_mem_charge(shared, more))
+        return NULL;
+    grown = kve_mem_array(array, want, size);
+    if (grown == NULL)
+        kve_mem_discharge(shared, more);
+    return grown;
+}
+
 bool
 kve_pool_charge(struct kve_pool *pool, uint64_t bytes)
 {

@@ -15,15 +15,11 @@ kve_ids_add(struct kve_ids *list, uint32_t id)
 {
     if (list->n == list->cap) {
         size_t cap = list->cap == 0 ? 64 : list->cap * 2;
-        uint32_t *ids;
+        uint32_t *ids = kve_charged_array(
+            list->mem, list->ids, list->cap, cap, sizeof(*ids));
 
-        if (!kve_mem_charge(list->mem, (cap - list->cap) * sizeof(*ids)))
+        if (ids == NULL)
             return false;
-        ids = kve_mem_array(list->ids, cap, sizeof(*ids));
-        if (ids == NULL) {
-            kve_mem_discharge(list->mem, (cap - list->cap) * sizeof(*ids));
-            return false;
-        }
         list->ids = ids;
         list->cap = cap;
     }
@@ -183,8 +179,8 @@ kve_known(struct kve_inst *inst, const struct kve_hash *hash, uint64_t key)
 
 /* ---- naming ---- */
 
-static struct kve_name_owner *
-owner_of(struct kve_space *space, uint32_t owner)
+struct kve_name_owner *
+kve_name_owner_of(struct kve_space *space, uint32_t owner)
 {
     struct kve_inst *inst;
 
@@ -213,20 +209,16 @@ granule_at(
     struct kve_vec *v = &kve_run_vecs(run)[vec];
     _Atomic uint32_t *granules = kve_run_granules(run, vec);
     uint32_t granule = atomic_load_explicit(&granules[g], memory_order_relaxed);
-    struct kve_granule_home *home;
 
     if (granule != 0)
         return granule;
-    granule = kve_granule_alloc(&space->names, owner_of(space, v->owner),
-        (enum kve_name_form)v->form,
+    granule = kve_granule_alloc(&space->names,
+        kve_name_owner_of(space, v->owner), (enum kve_name_form)v->form,
         g > 0 ? atomic_load_explicit(&granules[g - 1], memory_order_relaxed)
               : 0);
     if (granule == 0)
         return 0;
-    home = kve_home_of(&space->names, granule);
-    atomic_store_explicit(&home->run, run->obj.id, memory_order_release);
-    atomic_store_explicit(&home->place, (uint16_t)g, memory_order_release);
-    atomic_store_explicit(&home->vec, (uint16_t)vec, memory_order_release);
+    kve_home_set(space, granule, run->obj.id, g, vec);
     atomic_store_explicit(&granules[g], granule, memory_order_relaxed);
     return granule;
 }
@@ -240,7 +232,7 @@ granule_release(
 
     if (kve_run_live(run, vec)[g] != 0)
         return;
-    kve_granule_free(&space->names, owner_of(space, v->owner),
+    kve_granule_free(&space->names, kve_name_owner_of(space, v->owner),
         atomic_load_explicit(granule, memory_order_relaxed));
     atomic_store_explicit(granule, 0, memory_order_relaxed);
 }
@@ -519,11 +511,8 @@ share_commit(struct kve_space *space, struct kve_run *run, uint32_t vec,
     uint32_t g, const struct shared_granule *granule)
 {
     struct kve_vec *v = &kve_run_vecs(run)[vec];
-    struct kve_granule_home *home = kve_home_of(&space->names, granule->to);
 
-    atomic_store_explicit(&home->run, run->obj.id, memory_order_release);
-    atomic_store_explicit(&home->place, (uint16_t)g, memory_order_release);
-    atomic_store_explicit(&home->vec, (uint16_t)vec, memory_order_release);
+    kve_home_set(space, granule->to, run->obj.id, g, vec);
     for (uint32_t s = 0; s < KVE_GRANULE; s++) {
         uint32_t block = granule->from + s;
 
@@ -535,7 +524,8 @@ share_commit(struct kve_space *space, struct kve_run *run, uint32_t vec,
         kve_block_moved(space, block, granule->to + s);
         count_private(space, v->owner, -1);
     }
-    kve_granule_free(&space->names, owner_of(space, v->owner), granule->from);
+    kve_granule_free(
+        &space->names, kve_name_owner_of(space, v->owner), granule->from);
     atomic_store_explicit(
         &kve_run_granules(run, vec)[g], granule->to, memory_order_relaxed);
 }

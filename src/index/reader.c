@@ -80,7 +80,6 @@ kve_reader_grow(
     kve_index_reader *reader, void *array, size_t *cap, size_t n, size_t size)
 {
     size_t want = *cap + *cap / 2 < n ? n : *cap + *cap / 2;
-    size_t more;
     void *old;
     void *grown;
 
@@ -90,17 +89,12 @@ kve_reader_grow(
         want = 16;
     if (want > SIZE_MAX / 4 / size)
         return false;
-    more = (want - *cap) * size;
-    if (!kve_mem_charge(&reader->index->mem, more))
-        return false;
     memcpy(&old, array, sizeof(old));
-    grown = kve_mem_array(old, want, size);
-    if (grown == NULL) {
-        kve_mem_discharge(&reader->index->mem, more);
+    grown = kve_charged_array(&reader->index->mem, old, *cap, want, size);
+    if (grown == NULL)
         return false;
-    }
     memcpy(array, &grown, sizeof(grown));
-    reader->charged += more;
+    reader->charged += (want - *cap) * size;
     *cap = want;
     return true;
 }

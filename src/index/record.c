@@ -8,12 +8,11 @@
 int64_t
 kve_rec_find(const struct kve_run *run, uint32_t scope, uint32_t vec)
 {
-    uint32_t n = atomic_load_explicit(&run->n_recs, memory_order_relaxed);
+    uint32_t n = kve_run_n_recs(run);
     const struct kve_rec *recs = kve_run_recs(run);
 
     for (uint32_t i = 0; i < n; i++)
-        if (KVE_HOT_SCOPE(atomic_load_explicit(
-                &run->hot[i], memory_order_relaxed)) == scope &&
+        if (KVE_HOT_SCOPE(kve_run_hot(run, i)) == scope &&
             (vec == KVE_ANY_VEC || recs[i].vec == vec))
             return i;
     return -1;
@@ -68,14 +67,13 @@ static bool
 refs_begin(struct kve_space *space, struct kve_run *run, uint32_t v)
 {
     struct kve_vec *vec = &kve_run_vecs(run)[v];
-    uint32_t n = atomic_load_explicit(&run->n_recs, memory_order_relaxed);
+    uint32_t n = kve_run_n_recs(run);
     struct kve_aux *refs = kve_aux_create(space, run->obj.id, run->cap, 2);
 
     if (refs == NULL)
         return false;
     for (uint32_t i = 0; i < n; i++) {
-        if (atomic_load_explicit(&run->hot[i], memory_order_relaxed) == 0 ||
-            kve_run_recs(run)[i].vec != v)
+        if (kve_run_hot(run, i) == 0 || kve_run_recs(run)[i].vec != v)
             continue;
         for (uint32_t p = 0; p < run->cap; p++)
             if (kve_rec_holds(run, i, p))
@@ -104,14 +102,13 @@ kve_rec_add(
     struct kve_space *space, uint32_t id, struct kve_scope *scope, uint32_t vec)
 {
     struct kve_run *run = kve_run_get(space, id);
-    uint32_t n = atomic_load_explicit(&run->n_recs, memory_order_relaxed);
+    uint32_t n = kve_run_n_recs(run);
     uint32_t i = 0;
 
     if (vec != KVE_NO_VEC && kve_run_vecs(run)[vec].n_recs == 1 &&
         kve_run_vecs(run)[vec].refs == NULL && !refs_begin(space, run, vec))
         return -1;
-    while (
-        i < n && atomic_load_explicit(&run->hot[i], memory_order_relaxed) != 0)
+    while (i < n && kve_run_hot(run, i) != 0)
         i++;
     if (i == run->cap_recs) {
         struct kve_run_shape shape = kve_run_shape_of(run);
@@ -147,7 +144,7 @@ void
 kve_rec_drop(struct kve_space *space, struct kve_run *run, uint32_t i)
 {
     struct kve_rec *rec = &kve_run_recs(run)[i];
-    uint64_t hot = atomic_load_explicit(&run->hot[i], memory_order_relaxed);
+    uint64_t hot = kve_run_hot(run, i);
     struct kve_aux *aux = atomic_load_explicit(&rec->aux, memory_order_relaxed);
 
     struct kve_scope *scope = kve_dir_get(&space->scopes, KVE_HOT_SCOPE(hot));

@@ -126,7 +126,7 @@ static uint32_t
 names_from(const struct kve_space *space, const struct kve_run *run,
     uint32_t vec, uint32_t p, const struct kve_hash *hashes, size_t n)
 {
-    uint32_t end = atomic_load_explicit(&run->n, memory_order_relaxed);
+    uint32_t end = kve_run_n(run);
     uint32_t k = 0;
 
     while (k < n && p + k < end) {
@@ -151,10 +151,8 @@ goes_on(struct kve_inst *inst, const struct kve_scope *scope,
     uint32_t rec = inst->gone_rec;
 
     if (run == NULL || inst->gone_vec >= run->n_vecs || inst->gone_pos == 0 ||
-        inst->gone_pos > atomic_load_explicit(&run->n, memory_order_relaxed) ||
-        rec >= atomic_load_explicit(&run->n_recs, memory_order_relaxed) ||
-        KVE_HOT_SCOPE(atomic_load_explicit(
-            &run->hot[rec], memory_order_relaxed)) != scope->id ||
+        inst->gone_pos > kve_run_n(run) || rec >= kve_run_n_recs(run) ||
+        KVE_HOT_SCOPE(kve_run_hot(run, rec)) != scope->id ||
         kve_run_recs(run)[rec].vec != inst->gone_vec ||
         !kve_rec_holds(run, rec, inst->gone_pos - 1) ||
         names_before(space, run, inst->gone_vec, inst->gone_pos, hash, 1) == 0)
@@ -177,8 +175,7 @@ remove_row(struct kve_inst *inst, const struct held *held,
     uint32_t k;
 
     k = names_before(space, run, held->vec, lo, hashes + 1, n - 1);
-    if (atomic_load_explicit(
-            &kve_run_recs(run)[held->rec].aux, memory_order_relaxed) == NULL)
+    if (kve_run_aux(run, held->rec) == NULL)
         lo -= k; /* it holds all in front of what it holds */
     else
         for (uint32_t i = 0; i < k && kve_rec_holds(run, held->rec, lo - 1);

@@ -9,6 +9,8 @@
 #include "hash/dynamo.h"
 #include "index/run.h"
 
+#include "base/text.h"
+
 #include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -65,26 +67,6 @@ no_prefetch(void *ctx, uint32_t id)
     (void)id;
 }
 
-static struct kve_str
-keep(char **at, struct kve_str text)
-{
-    struct kve_str kept = { NULL, 0 };
-
-    if (text.len == 0)
-        return kept;
-    memcpy(*at, text.data, text.len);
-    kept.data = *at;
-    kept.len = text.len;
-    *at += text.len;
-    return kept;
-}
-
-static bool
-same_text(struct kve_str a, struct kve_str b)
-{
-    return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
-}
-
 static uint64_t
 root_key(
     const struct kve_space *space, struct kve_str lora, struct kve_str salt)
@@ -112,8 +94,8 @@ create_root(struct kve_space *space, struct kve_str lora, struct kve_str salt,
         return NULL;
     root->space = space;
     root->key = key;
-    root->lora = keep(&at, lora);
-    root->salt = keep(&at, salt);
+    root->lora = kve_str_keep(&at, lora);
+    root->salt = kve_str_keep(&at, salt);
     root->unhashed = !kve_dynamo_seed(lora, salt, &root->seed);
     root->seeded = !root->unhashed && (lora.len > 0 || salt.len > 0);
     root->id = kve_dir_add(&space->roots, root);
@@ -177,8 +159,8 @@ kve_root_of(struct kve_space *space, struct kve_str lora, struct kve_str salt,
     while ((id = kve_probe_next(&probe)) != KVE_NO_VALUE) {
         struct kve_root *root = kve_dir_get(&space->roots, id);
 
-        if (root != NULL && root->key == key && same_text(root->lora, lora) &&
-            same_text(root->salt, salt))
+        if (root != NULL && root->key == key &&
+            kve_str_same(root->lora, lora) && kve_str_same(root->salt, salt))
             return root;
     }
     return make ? make_root(space, lora, salt, key) : NULL;

@@ -262,7 +262,7 @@ detach(struct kve_space *space, struct kve_run *run, uint32_t parent)
 void
 kve_run_unlink(struct kve_space *space, struct kve_run *run)
 {
-    uint32_t parent = atomic_load_explicit(&run->parent, memory_order_relaxed);
+    uint32_t parent = kve_run_parent(run);
 
     edges_leave(space, run, parent);
     edges_shrink(space, run, parent);
@@ -295,7 +295,7 @@ edges_tell_apart(
 bool
 kve_run_relink(struct kve_space *space, struct kve_run *run, uint32_t parent)
 {
-    uint32_t old = atomic_load_explicit(&run->parent, memory_order_relaxed);
+    uint32_t old = kve_run_parent(run);
     uint64_t key = kve_run_edge_key(space, run, parent);
 
     /* While the run still has its old parent, by which tables find its key. */
@@ -332,8 +332,7 @@ kve_run_child(const struct kve_space *space, uint32_t parent,
         struct kve_run *run = kve_run_get(space, id);
 
         if (run != NULL && run->block_size == block_size &&
-            atomic_load_explicit(&run->parent, memory_order_relaxed) ==
-                parent &&
+            kve_run_parent(run) == parent &&
             kve_run_contents(run)[0] == content)
             return run;
     }
@@ -346,15 +345,14 @@ kve_run_child(const struct kve_space *space, uint32_t parent,
 static void
 run_copy(struct kve_run *to, const struct kve_run *from)
 {
-    uint32_t n = atomic_load_explicit(&from->n, memory_order_relaxed);
-    uint32_t n_recs = atomic_load_explicit(&from->n_recs, memory_order_relaxed);
+    uint32_t n = kve_run_n(from);
+    uint32_t n_recs = kve_run_n_recs(from);
     uint32_t granules =
         from->n_granules < to->n_granules ? from->n_granules : to->n_granules;
 
     to->obj = from->obj;
-    atomic_store_explicit(&to->parent,
-        atomic_load_explicit(&from->parent, memory_order_relaxed),
-        memory_order_relaxed);
+    atomic_store_explicit(
+        &to->parent, kve_run_parent(from), memory_order_relaxed);
     atomic_store_explicit(&to->n, n, memory_order_relaxed);
     atomic_store_explicit(&to->n_recs, n_recs, memory_order_relaxed);
     atomic_store_explicit(&to->n_odd,
@@ -483,20 +481,18 @@ static uint64_t
 edges_key_of(void *ctx, uint32_t value)
 {
     struct kve_space *space = ctx;
-    struct kve_run *run = kve_run_get(space, value);
+    struct kve_run *run = kve_run_at(space, value);
 
-    return kve_run_edge_key(
-        space, run, atomic_load_explicit(&run->parent, memory_order_relaxed));
+    return kve_run_edge_key(space, run, kve_run_parent(run));
 }
 
 static uint64_t
 dedges_key_of(void *ctx, uint32_t value)
 {
     struct kve_space *space = ctx;
-    struct kve_run *run = kve_run_get(space, value);
+    struct kve_run *run = kve_run_at(space, value);
 
-    return kve_run_dedge_key(
-        space, run, atomic_load_explicit(&run->parent, memory_order_relaxed));
+    return kve_run_dedge_key(space, run, kve_run_parent(run));
 }
 
 static void
@@ -525,7 +521,7 @@ kve_runs_init(struct kve_space *space)
 static bool
 aux_moved(struct kve_run *run, struct kve_aux *from, struct kve_aux *to)
 {
-    uint32_t n = atomic_load_explicit(&run->n_recs, memory_order_relaxed);
+    uint32_t n = kve_run_n_recs(run);
 
     for (uint32_t i = 0; i < n; i++) {
         struct kve_rec *rec = &kve_run_recs(run)[i];

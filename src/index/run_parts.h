@@ -28,10 +28,6 @@ uint64_t kve_run_dedge_key(
 bool kve_run_edges_enter(
     struct kve_space *space, struct kve_run *run, uint32_t parent);
 
-/* Say where a granule's blocks are. */
-void kve_home_set(struct kve_space *space, uint32_t granule, uint32_t run,
-    uint32_t place, uint32_t vec);
-
 /* Record i of the run enters its scope's list, or leaves it. */
 void kve_rec_list_insert(struct kve_space *space, struct kve_scope *scope,
     struct kve_run *run, uint32_t i);

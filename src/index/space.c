@@ -247,8 +247,8 @@ drain_slice(struct kve_space *space, size_t max_blocks)
     return before;
 }
 
-static void
-append_life(struct kve_space *space, struct kve_inst *inst)
+void
+kve_life_append(struct kve_space *space, struct kve_inst *inst)
 {
     inst->next_retired = NULL;
     if (space->last_retired != NULL)
@@ -300,7 +300,7 @@ bury_lives(struct kve_space *space)
             if (inst->n_draining == 0 && !inst->swept)
                 sweep(space);
             inst->swept = inst->n_draining == 0;
-            append_life(space, inst);
+            kve_life_append(space, inst);
         }
     }
     return freed;

@@ -487,6 +487,8 @@ struct kve_inst *kve_inst_create(struct kve_slot *slot, bool counts);
 void kve_inst_show(struct kve_slot *slot, struct kve_inst *inst);
 /* Retire a life that is not visible: it will be drained. */
 void kve_inst_retire(struct kve_inst *inst);
+/* Put a life that is over behind the others that are to be drained. */
+void kve_life_append(struct kve_space *space, struct kve_inst *inst);
 /* Take scopes out of sight: tiers is a set of 1 << tier. The next store makes
  * new ones. The old ones move to the grave and are drained from there, so
  * scope.inst is another life than inst from now on. Never fails. Returns the

@@ -43,12 +43,6 @@ struct store {
     bool conflict; /* a block kept another place */
 };
 
-static uint32_t
-blocks_of(const struct kve_run *run)
-{
-    return atomic_load_explicit(&run->n, memory_order_relaxed);
-}
-
 static uint64_t
 key_of(const struct store *s, uint32_t i)
 {
@@ -72,7 +66,7 @@ same_contents(const struct store *s, const struct kve_run *run, uint32_t p)
 {
     const uint64_t *have = kve_run_contents(run) + p;
     const uint64_t *want = s->contents + s->i;
-    uint32_t most = blocks_of(run) - p;
+    uint32_t most = kve_run_n(run) - p;
     uint32_t k = 0;
 
     if (most > s->n - s->i)
@@ -200,8 +194,7 @@ kve_spot_behind(
     if (run != 0 && (kve_run_at(space, run)->flags & KVE_RUN_WAITING) == 0)
         return run == id;
     for (uint32_t i = 0; run != 0 && run != id; i++) {
-        uint32_t parent = atomic_load_explicit(
-            &kve_run_at(space, run)->parent, memory_order_relaxed);
+        uint32_t parent = kve_run_parent(kve_run_at(space, run));
 
         run = (parent & KVE_PARENT_KIND) == KVE_PARENT_RUN
             ? KVE_PARENT_ID(parent)
@@ -220,7 +213,7 @@ static bool
 rejoin(struct store *s, const struct kve_place *place)
 {
     struct kve_run *run = place->run;
-    uint32_t parent = atomic_load_explicit(&run->parent, memory_order_relaxed);
+    uint32_t parent = kve_run_parent(run);
 
     if (place->pos != 0 || (parent & KVE_PARENT_KIND) != KVE_PARENT_WAIT ||
         kve_run_contents(run)[0] != s->contents[s->i] ||
@@ -413,7 +406,7 @@ can_grow(const struct store *s, const struct kve_run *run)
 {
     /* With very many vectors a larger object would be copied for a block. */
     return run->n_children == 0 && run->block_size == s->block_size &&
-        run->n_vecs <= VECS_GROW && blocks_of(run) < KVE_RUN_MAX &&
+        run->n_vecs <= VECS_GROW && kve_run_n(run) < KVE_RUN_MAX &&
         ((run->flags & KVE_RUN_DYNAMO) != 0) == (s->dynamo != NULL);
 }
 
@@ -421,7 +414,7 @@ can_grow(const struct store *s, const struct kve_run *run)
 static struct kve_run *
 grow(struct kve_space *space, struct kve_run *run, uint32_t k)
 {
-    uint32_t n = blocks_of(run);
+    uint32_t n = kve_run_n(run);
     struct kve_run_shape shape = { run->cap, run->cap_recs, run->cap_vecs };
 
     if (n + k <= run->cap && n >= run->high)
@@ -434,7 +427,7 @@ grow(struct kve_space *space, struct kve_run *run, uint32_t k)
 static void
 write_contents(const struct store *s, struct kve_run *run, uint32_t k)
 {
-    uint32_t n = blocks_of(run);
+    uint32_t n = kve_run_n(run);
 
     memcpy((uint64_t *)(uintptr_t)kve_run_contents(run) + n, s->contents + s->i,
         k * sizeof(uint64_t));
@@ -456,7 +449,7 @@ add_contents(struct store *s, uint32_t k, uint32_t *ret_p)
     uint32_t flags = s->dynamo != NULL ? KVE_RUN_DYNAMO : 0;
 
     if (run != NULL && can_grow(s, run)) {
-        *ret_p = blocks_of(run);
+        *ret_p = kve_run_n(run);
         run = grow(s->space, run, k);
         if (run != NULL)
             write_contents(s, run, k);
@@ -556,8 +549,8 @@ store_new(struct store *s)
     if (k > KVE_RUN_MAX)
         k = KVE_RUN_MAX;
     run = s->at.run != 0 ? kve_run_at(s->space, s->at.run) : NULL;
-    if (run != NULL && can_grow(s, run) && k > KVE_RUN_MAX - blocks_of(run))
-        k = KVE_RUN_MAX - blocks_of(run);
+    if (run != NULL && can_grow(s, run) && k > KVE_RUN_MAX - kve_run_n(run))
+        k = KVE_RUN_MAX - kve_run_n(run);
     if (!keys_prepare(s, k) || (run = add_contents(s, k, &p)) == NULL)
         return KVE_E_NOMEM;
     id = run->obj.id;
@@ -590,7 +583,7 @@ store_step(struct store *s)
     uint32_t parent = s->at.parent;
     uint32_t p = 0;
 
-    if (run != NULL && s->at.pos + 1 < blocks_of(run)) {
+    if (run != NULL && s->at.pos + 1 < kve_run_n(run)) {
         uint32_t k = same_contents(s, run, s->at.pos + 1);
 
         if (k > 0)
@@ -632,8 +625,10 @@ kve_store_block(struct kve_inst *inst, struct kve_scope *scope,
     return status;
 }
 
-bool
-kve_store_contents(struct kve_space *space, struct kve_spot *at,
+/* Contents behind *at, whether or not they are there; nobody holds them, and
+ * they go at the end of the batch unless something behind them is held. */
+static bool
+store_contents(struct kve_space *space, struct kve_spot *at,
     uint32_t block_size, const uint64_t *contents, uint32_t n)
 {
     struct store s = { space, NULL, NULL, NULL, contents, NULL, n, 0,
@@ -645,13 +640,13 @@ kve_store_contents(struct kve_space *space, struct kve_spot *at,
         uint32_t p = s.at.pos + 1;
         uint32_t k = 0;
 
-        if (run != NULL && p < blocks_of(run) &&
+        if (run != NULL && p < kve_run_n(run) &&
             (k = same_contents(&s, run, p)) == 0) {
             if (kve_spot_cut(space, &s.at) == NULL)
                 return false;
             continue;
         }
-        if (run == NULL || p == blocks_of(run)) {
+        if (run == NULL || p == kve_run_n(run)) {
             struct kve_run *child = kve_run_child(space,
                 run != NULL ? kve_run_tag(run) : s.at.parent, block_size,
                 contents[s.i]);
@@ -686,7 +681,7 @@ is_alive(const struct kve_space *space, uint32_t block)
 
     if (block != KVE_NO_BLOCK)
         place = kve_place_of(space, block);
-    return place.run != NULL && place.pos < blocks_of(place.run) &&
+    return place.run != NULL && place.pos < kve_run_n(place.run) &&
         kve_run_block(place.run, place.vec, place.pos) == block;
 }
 
@@ -754,7 +749,7 @@ find_start(struct kve_inst *inst, const struct kve_event *event,
             return KVE_OK;
         if (find_skipped(inst, event, content, ret)) {
             *ret_bridge = true;
-            return kve_store_contents(space, ret, event->block_size,
+            return store_contents(space, ret, event->block_size,
                        content->skipped, (uint32_t)content->n_skipped)
                 ? KVE_OK
                 : KVE_E_NOMEM;
@@ -782,9 +777,7 @@ root_of(const struct kve_space *space, const struct kve_spot *at)
     if (at->run != 0)
         parent = KVE_PARENT_RUN | at->run;
     while ((parent & KVE_PARENT_KIND) == KVE_PARENT_RUN)
-        parent = atomic_load_explicit(
-            &kve_run_at(space, KVE_PARENT_ID(parent))->parent,
-            memory_order_relaxed);
+        parent = kve_run_parent(kve_run_at(space, KVE_PARENT_ID(parent)));
     return (parent & KVE_PARENT_KIND) == KVE_PARENT_ROOT
         ? kve_dir_get(&space->roots, KVE_PARENT_ID(parent))
         : NULL;

@@ -15,23 +15,17 @@
 
 /* ---- from waiting to placed ---- */
 
-static uint32_t
-parent_of(const struct kve_run *run)
-{
-    return atomic_load_explicit(&run->parent, memory_order_relaxed);
-}
-
 /* A run's blocks do not wait any more. */
 static void
 unmark(struct kve_space *space, struct kve_run *run)
 {
-    uint32_t n = atomic_load_explicit(&run->n_recs, memory_order_relaxed);
+    uint32_t n = kve_run_n_recs(run);
 
     if ((run->flags & KVE_RUN_WAITING) == 0)
         return;
     run->flags &= ~KVE_RUN_WAITING;
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t hot = atomic_load_explicit(&run->hot[i], memory_order_relaxed);
+        uint64_t hot = kve_run_hot(run, i);
         struct kve_scope *scope;
 
         if (hot == 0)
@@ -60,7 +54,7 @@ unmark_tree(struct kve_space *space, uint32_t top)
             continue;
         }
         while (id != top && run->next == 0) {
-            id = KVE_PARENT_ID(parent_of(run));
+            id = KVE_PARENT_ID(kve_run_parent(run));
             run = kve_run_at(space, id);
         }
         id = id == top ? 0 : run->next;
@@ -114,11 +108,11 @@ take_block(struct kve_space *space, uint32_t id, uint32_t vec, uint32_t p,
     struct taken *taken)
 {
     struct kve_run *run = kve_run_at(space, id);
-    uint32_t n = atomic_load_explicit(&run->n_recs, memory_order_relaxed);
+    uint32_t n = kve_run_n_recs(run);
 
     taken->n = 0;
     for (uint32_t i = 0; i < n && taken->n < 16; i++) {
-        uint64_t hot = atomic_load_explicit(&run->hot[i], memory_order_relaxed);
+        uint64_t hot = kve_run_hot(run, i);
         uint32_t copies;
 
         if (hot == 0 || kve_run_recs(run)[i].vec != vec ||
@@ -197,8 +191,8 @@ move_block(struct kve_inst *inst, uint32_t id, uint32_t vec, uint32_t p,
 static uint32_t
 common(const struct kve_run *a, const struct kve_run *b)
 {
-    uint32_t n = atomic_load_explicit(&a->n, memory_order_relaxed);
-    uint32_t m = atomic_load_explicit(&b->n, memory_order_relaxed);
+    uint32_t n = kve_run_n(a);
+    uint32_t m = kve_run_n(b);
     uint32_t k = 0;
 
     n = n < m ? n : m;
@@ -214,20 +208,18 @@ move_blocks(struct kve_inst *inst, uint32_t id, uint32_t other)
 {
     struct kve_space *space = inst->space;
     struct kve_run *run = kve_run_at(space, id);
-    uint32_t n = atomic_load_explicit(&run->n, memory_order_relaxed);
+    uint32_t n = kve_run_n(run);
     uint32_t n_vecs = run->n_vecs;
 
     for (uint32_t p = 0; p < n; p++) {
         for (uint32_t v = 0; v < n_vecs; v++) {
-            uint32_t parent = parent_of(kve_run_at(space, other));
+            uint32_t parent = kve_run_parent(kve_run_at(space, other));
             struct kve_spot at = { other, p - 1, 0 };
 
             if (p == 0)
                 at = (parent & KVE_PARENT_KIND) == KVE_PARENT_RUN
                     ? (struct kve_spot){ KVE_PARENT_ID(parent),
-                          atomic_load_explicit(
-                              &kve_run_at(space, KVE_PARENT_ID(parent))->n,
-                              memory_order_relaxed) -
+                          kve_run_n(kve_run_at(space, KVE_PARENT_ID(parent))) -
                               1,
                           0 }
                     : (struct kve_spot){ 0, 0, parent };
@@ -265,15 +257,13 @@ merge(struct kve_inst *inst, uint32_t id, uint32_t other)
     struct kve_run *front;
 
     /* Both end where they stop being equal. */
-    if (k <
-        atomic_load_explicit(&kve_run_at(space, id)->n, memory_order_relaxed)) {
+    if (k < kve_run_n(kve_run_at(space, id))) {
         front = kve_run_cut(space, id, k);
         if (front == NULL)
             return false;
         id = front->obj.id;
     }
-    if (k < atomic_load_explicit(
-                &kve_run_at(space, other)->n, memory_order_relaxed)) {
+    if (k < kve_run_n(kve_run_at(space, other))) {
         front = kve_run_cut(space, other, k);
         if (front == NULL)
             return false;
@@ -315,7 +305,7 @@ join(struct kve_inst *inst, uint32_t id, struct kve_spot *at)
     if (at->run != 0) {
         const struct kve_run *run = kve_run_at(space, at->run);
 
-        if (at->pos + 1 < atomic_load_explicit(&run->n, memory_order_relaxed)) {
+        if (at->pos + 1 < kve_run_n(run)) {
             if (kve_spot_cut(space, at) == NULL)
                 return false;
         }
@@ -343,8 +333,7 @@ will_merge(
     const struct kve_run *to = at->run != 0 ? kve_run_at(space, at->run) : NULL;
     uint64_t content = kve_run_contents(run)[0];
 
-    if (to != NULL &&
-        at->pos + 1 < atomic_load_explicit(&to->n, memory_order_relaxed))
+    if (to != NULL && at->pos + 1 < kve_run_n(to))
         return to->block_size == run->block_size &&
             kve_run_contents(to)[at->pos + 1] == content;
     return kve_run_child(space, to != NULL ? kve_run_tag(to) : at->parent,

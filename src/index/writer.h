@@ -29,6 +29,38 @@
 
 #include "index/run.h"
 
+/* What the writer reads of a run: nobody else writes it. */
+static inline uint32_t
+kve_run_n(const struct kve_run *run)
+{
+    return atomic_load_explicit(&run->n, memory_order_relaxed);
+}
+
+static inline uint32_t
+kve_run_n_recs(const struct kve_run *run)
+{
+    return atomic_load_explicit(&run->n_recs, memory_order_relaxed);
+}
+
+static inline uint32_t
+kve_run_parent(const struct kve_run *run)
+{
+    return atomic_load_explicit(&run->parent, memory_order_relaxed);
+}
+
+static inline uint64_t
+kve_run_hot(const struct kve_run *run, uint32_t rec)
+{
+    return atomic_load_explicit(&run->hot[rec], memory_order_relaxed);
+}
+
+static inline struct kve_aux *
+kve_run_aux(const struct kve_run *run, uint32_t rec)
+{
+    return atomic_load_explicit(
+        &kve_run_recs(run)[rec].aux, memory_order_relaxed);
+}
+
 /* A growing list of numbers, in memory that counts. */
 struct kve_ids {
     struct kve_mem_shared *mem;
@@ -210,7 +242,15 @@ void kve_aux_count_set(struct kve_aux *aux, uint32_t p, uint32_t count);
 /* Bits of the record as if it had an aux: word w. */
 uint64_t kve_hold_word(const struct kve_run *run, uint32_t rec, uint32_t w);
 
+/* Say where a granule's blocks are. */
+void kve_home_set(struct kve_space *space, uint32_t granule, uint32_t run,
+    uint32_t place, uint32_t vec);
+
 /* ---- name.c ---- */
+
+/* The pages of an owner: shared (0) or a life's. */
+struct kve_name_owner *kve_name_owner_of(
+    struct kve_space *space, uint32_t owner);
 
 /* The block a life means by a hash, with the hash's shared key; 0: unknown to
  * it. Also blocks it lost in the running batch. */
@@ -278,10 +318,6 @@ kve_status kve_store(struct kve_inst *inst, struct kve_scope *scope,
 kve_status kve_store_block(struct kve_inst *inst, struct kve_scope *scope,
     struct kve_spot *at, uint32_t block_size, uint64_t content,
     const uint64_t *dynamo, const struct kve_hash *hash, uint32_t copies);
-/* Contents behind *at, whether or not they are there; nobody holds them, and
- * they go at the end of the batch unless something behind them is held. */
-bool kve_store_contents(struct kve_space *space, struct kve_spot *at,
-    uint32_t block_size, const uint64_t *contents, uint32_t n);
 /* Is run id the run of the spot, or one it stands behind? */
 bool kve_spot_behind(
     const struct kve_space *space, const struct kve_spot *at, uint32_t id);

@@ -11,9 +11,10 @@ import os
 import pathlib
 import pickle
 import random
-import struct
 import subprocess
 import sys
+
+from _cbor import cbor
 
 try:
     import xxhash
@@ -33,27 +34,6 @@ RELEASES = ((0, 11, 2), (0, 18, 0), (0, 20, 0), (0, 30, 0), (0, 31, 0),
             (0, 33, 0))
 EDGES = (0, 23, 24, 127, 128, 255, 256, 32767, 32768, 65535, 65536,
          (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
-
-
-def cbor(value):
-    def head(major, n):
-        for code, form, limit in ((24, ">B", 1 << 8), (25, ">H", 1 << 16),
-                                  (26, ">I", 1 << 32), (27, ">Q", 1 << 64)):
-            if n < 24:
-                return bytes([major << 5 | n])
-            if n < limit:
-                return bytes([major << 5 | code]) + struct.pack(form, n)
-        raise ValueError(n)
-
-    if value is None:
-        return b"\xf6"
-    if isinstance(value, int):
-        return head(0, value) if value >= 0 else head(1, -1 - value)
-    if isinstance(value, bytes):
-        return head(2, len(value)) + value
-    if isinstance(value, str):
-        return head(3, len(value.encode())) + value.encode()
-    return head(4, len(value)) + b"".join(map(cbor, value))
 
 
 def write(algorithm, value):

@@ -8,6 +8,7 @@
  */
 #include "jsonin.h"
 
+#include "list.h"
 #include "msgpack.h"
 #include "value.h"
 
@@ -146,15 +147,6 @@ kind_of(const json_t *value)
 
 /* ------------------------------------------------------------------ */
 /* Scalars and hashes                                                  */
-
-static int
-hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
 
 static bool
 read_hex(

@@ -60,7 +60,7 @@ no_room(const struct command *command, const char *name)
     return false;
 }
 
-static int
+int
 hex_digit(char c)
 {
     if (c >= '0' && c <= '9')

@@ -23,6 +23,9 @@ struct command;
 /* Most items of a list. */
 #define LIST_MOST ((size_t)1 << 26)
 
+/* The value of a hex digit, or -1. */
+int hex_digit(char c);
+
 struct token_list {
     uint32_t *items;
     size_t n;
