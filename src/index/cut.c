@@ -189,11 +189,12 @@ split_prepare(struct kve_space *space, const struct kve_run *run, uint32_t v,
     uint32_t tail = mask & ~((1u << slot) - 1);
     uint32_t old;
     uint32_t moved;
-    struct kve_name_owner *owner = kve_name_owner_of(space, vec->owner);
+    struct kve_name_owner *owner;
 
     *ret = (struct split_granule){ 0, false };
     if (front == 0 || tail == 0)
         return true;
+    owner = kve_name_owner_of(space, vec->owner);
     old = atomic_load_explicit(
         &kve_run_granules(run, v)[g], memory_order_relaxed);
     ret->for_front = __builtin_popcount(front) < __builtin_popcount(tail);
@@ -225,7 +226,7 @@ split_cancel(struct kve_space *space, const struct kve_run *run, uint32_t v,
     uint32_t at, const struct split_granule *split)
 {
     const struct kve_vec *vec = &kve_run_vecs(run)[v];
-    struct kve_name_owner *owner = kve_name_owner_of(space, vec->owner);
+    struct kve_name_owner *owner;
     uint32_t slot = (at + vec->phase) % KVE_GRANULE;
     uint32_t low = (1u << slot) - 1;
     uint32_t moved = kve_run_live(run, v)[(at + vec->phase) / KVE_GRANULE] &
@@ -233,6 +234,7 @@ split_cancel(struct kve_space *space, const struct kve_run *run, uint32_t v,
 
     if (split->granule == 0)
         return;
+    owner = kve_name_owner_of(space, vec->owner);
     for (uint32_t s = 0; s < KVE_GRANULE; s++)
         if ((moved >> s & 1) != 0)
             kve_name_drop(&space->names, split->granule + s);
