@@ -13,7 +13,13 @@
  * Who goes. Lives that are over first. Then runs of the namespace that has
  * most of the budget: the one that asks, unless another has clearly more, which
  * then gives, wherever it rests. So none that is busy can keep others out, and
- * none that rests can keep what the others need.
+ * none that rests can keep what the others need. One that has less than the one
+ * that asks gives only to one that has nothing left to forget: else two that
+ * are equally busy would not stay equal.
+ *
+ * What is forgotten is not room yet: it is places in slabs of many classes,
+ * and none of these may have enough of them to empty one. So more is forgotten,
+ * within bounds, before somebody else is asked.
  */
 #include "index/writer.h"
 
@@ -145,17 +151,42 @@ kve_evict(struct kve_space *space, size_t bytes)
 
 #define DRAIN_BLOCKS 4096u
 #define COMPACT_ROUNDS 32u
+/* One is enough nearly always. Each takes twice what the one before took, and
+ * none is begun when a sixteenth of the limit and what is asked went. */
+#define EVICT_ROUNDS 6u
+#define EVICT_PART 16u
 /* What another namespace gives more than what is asked: it is not disturbed
  * for each event. */
 #define GIVE_MORE ((size_t)262144)
 
-/* Make room for so many bytes in space's pool at the cost of victim, which is
- * locked. */
+/* Compact until there is room or nothing more to move, all rounds together
+ * below a limit. */
 static bool
-room_from(struct kve_space *victim, struct kve_space *space, size_t bytes)
+compact_for(struct kve_space *victim, struct kve_space *space, size_t bytes,
+    size_t give, uint32_t *rounds)
 {
+    kve_pool_settle(victim->pool);
+    while (!kve_pool_room(space->pool, bytes)) {
+        if (*rounds == COMPACT_ROUNDS || !kve_pool_compact(victim->pool, give))
+            return kve_pool_room(space->pool, bytes);
+        ++*rounds;
+        kve_pool_settle(victim->pool);
+    }
+    return true;
+}
+
+/* Make room for so many bytes in space's pool at the cost of victim, which is
+ * locked. Says whether it has anything left to forget. */
+static bool
+room_from(struct kve_space *victim, struct kve_space *space, size_t bytes,
+    bool *ret_left)
+{
+    uint64_t most = space->index->mem.max_bytes / EVICT_PART + bytes;
     size_t give = bytes + (victim != space ? GIVE_MORE : 0);
-    uint32_t rounds = 0;
+    uint64_t given = 0;
+    uint32_t compacted = 0;
+    bool left = true;
+    bool room = false;
 
     while (victim->drain != NULL && !kve_pool_room(space->pool, bytes)) {
         (void)kve_space_drain(victim, DRAIN_BLOCKS, UINT32_MAX);
@@ -163,16 +194,22 @@ room_from(struct kve_space *victim, struct kve_space *space, size_t bytes)
     }
     if (kve_pool_room(space->pool, bytes))
         return true;
-    (void)kve_evict(victim, give);
-    if (victim != space)
-        kve_apply_finish(victim);
-    kve_pool_settle(victim->pool);
-    while (!kve_pool_room(space->pool, bytes) && rounds++ < COMPACT_ROUNDS &&
-        kve_pool_compact(victim->pool, give))
-        kve_pool_settle(victim->pool);
+    for (uint32_t i = 0; i < EVICT_ROUNDS && left && !room && given <= most;
+         i++) {
+        left = kve_evict(victim, give << i);
+        given += (uint64_t)give << i;
+        if (victim != space)
+            kve_apply_finish(victim);
+        room = compact_for(victim, space, bytes, give, &compacted);
+        /* What readers still look at becomes room when they leave: no reason
+         * to forget more. */
+        if (kve_pool_use(victim->pool).limbo >= give)
+            break;
+    }
     if (victim != space)
         kve_pool_trim(victim->pool);
-    return kve_pool_room(space->pool, bytes);
+    *ret_left = left;
+    return room || kve_pool_room(space->pool, bytes);
 }
 
 /* The namespace beside this one that has most, locked, if it has more than
@@ -202,11 +239,12 @@ static bool
 room_elsewhere(struct kve_space *space, size_t bytes, uint64_t floor)
 {
     struct kve_space *other = lock_largest(space, floor);
+    bool left;
     bool room;
 
     if (other == NULL)
         return false;
-    room = room_from(other, space, bytes);
+    room = room_from(other, space, bytes, &left);
     (void)pthread_mutex_unlock(&other->lock);
     return room;
 }
@@ -215,8 +253,11 @@ bool
 kve_make_room(struct kve_space *space, size_t bytes)
 {
     uint64_t own = kve_pool_bytes(space->pool);
+    bool left = true;
 
-    return kve_pool_room(space->pool, bytes) ||
+    if (kve_pool_room(space->pool, bytes) ||
         room_elsewhere(space, bytes, own + own / 4) ||
-        room_from(space, space, bytes) || room_elsewhere(space, bytes, 0);
+        room_from(space, space, bytes, &left))
+        return true;
+    return room_elsewhere(space, bytes, left ? kve_pool_bytes(space->pool) : 0);
 }

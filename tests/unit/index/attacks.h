@@ -19,7 +19,7 @@ void limits_compare(uint64_t streams);
  * another, alone and with those that follow. */
 void limits_starve(uint64_t events);
 
-/* Two namespaces that share a budget. */
-void limits_share(uint64_t max_bytes);
+/* Two namespaces that share a budget, so many times. */
+void limits_share(uint64_t max_bytes, unsigned times);
 
 #endif

@@ -27,7 +27,7 @@ static void
 test_c37_namespaces_share_the_limit(void **state)
 {
     (void)state;
-    limits_share(8 * MIB);
+    limits_share(8 * MIB, 10 / TEST_SCALE + 1);
 }
 
 static void

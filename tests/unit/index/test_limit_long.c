@@ -32,7 +32,7 @@ static void
 test_c37_namespaces_share_64_mib(void **state)
 {
     (void)state;
-    limits_share(64 * MIB);
+    limits_share(64 * MIB, 4);
 }
 
 static void
