@@ -84,7 +84,11 @@ enum kve_state {
     X(SNAPSHOT, 15, "snapshot", "rebuilt from a snapshot")                   \
     X(SNAPSHOT_FAILED, 16, "snapshot_failed", "no snapshot was to be had")   \
     X(NEW_ID, 17, "new_id", "the publisher's id changed: it started anew")   \
-    X(SILENT, 18, "silent", "nothing was heard of it for too long")
+    X(SILENT, 18, "silent", "nothing was heard of it for too long")          \
+    X(RESUMED, 19, "resumed", "goes on where an earlier reader stood")       \
+    X(PAUSED, 20, "paused", "not followed for now, by the caller's wish")    \
+    X(NOT_APPLIED, 21, "not_applied",                                        \
+        "the reader could not keep all of it: memory, or a limit")
 
 enum kve_reason {
 #define X(name, number, text, help) KVE_REASON_##name = number,
@@ -125,6 +129,40 @@ enum kve_start {
     KVE_START_NUMBER = 2   /* with first_number, from replay */
 };
 
+/*
+ * Where a reader stands in a source's stream: enough to go on later, in another
+ * process too, without reading again what it knows. A plain value: it has no
+ * pointers and no struct_size, and never grows; another kind of position would
+ * be another structure. It belongs to what the reader has of the source at that
+ * moment: keep both or neither.
+ *
+ * A source that resumes is as if its connection had just been lost after the
+ * batch number: it asks at the replay endpoint from that number on, and its
+ * digest (or the publisher's id) proves that the publisher is still in the same
+ * life; else a CLEAR comes first. What came while that was in doubt is proved
+ * from proof_number on. Without a replay endpoint the source is not live until
+ * a live message follows, as after any lost connection. A position that is not
+ * started resumes nothing.
+ */
+struct kve_position {
+    uint64_t number;        /* of the batch applied last */
+    uint64_t digest;        /* of its payload, with has_digest; opaque */
+    uint64_t proof_number;  /* with doubted: the last batch beyond doubt */
+    uint64_t proof_digest;  /* of its payload */
+    uint64_t doubt_digest;  /* of the batch behind it, the first in doubt */
+    uint64_t missing_first; /* with has_missing: what is gone for good */
+    uint64_t missing_last;
+    uint8_t publisher_id[16]; /* with has_publisher_id */
+    bool started;
+    bool has_digest; /* not right behind a snapshot */
+    bool has_publisher_id;
+    bool has_missing;
+    bool doubted;    /* nothing proved yet that number is of one life with what
+                      * came up to proof_number */
+    bool degraded;   /* for reason; stays so until it is made whole */
+    uint32_t reason; /* enum kve_reason */
+};
+
 /* One source. Zero or NULL means the default, everywhere. Strings are copied.
  */
 struct kve_source_opts {
@@ -161,13 +199,17 @@ struct kve_source_opts {
     uint32_t max_streams;          /* of this endpoint; default 256 */
     uint32_t stream_idle_ms;       /* a stream silent for so long is gone;
                                     * default 600,000; KVE_NONE: never */
+    const struct kve_position *resume; /* go on from there; copied. Not with
+                                        * start or first_number; not for
+                                        * sockets of streams, see
+                                        * kve_sub_resume() */
 };
 
 #define KVE_SOURCE_OPTS_INIT                                                  \
     {                                                                         \
         sizeof(struct kve_source_opts), NULL, NULL, NULL, 0, 0, 0, 0, 0,      \
             { 0, false }, 0, 0, 0, 0, 0, 0, 0, 0, { NULL, NULL, NULL }, NULL, \
-            NULL, 0, 0, 0, 0, 0, 0                                            \
+            NULL, 0, 0, 0, 0, 0, 0, NULL                                      \
     }
 
 /* The same as KVE_SOURCE_OPTS_INIT for languages without macros. */
@@ -407,6 +449,31 @@ struct kve_source_info {
  */
 KVE_API kve_status kve_sub_source(const kve_subscriber *sub,
     kve_source_id source, struct kve_source_info *ret_info);
+
+/*
+ * Where a source's reader stands: what was delivered and is visible. Only in a
+ * callback of that source, where it costs no lock, or with threads 0 between
+ * two polls. In on_batch it includes that batch. *ret_position is not started
+ * when nothing is visible that could be resumed: nothing came yet, a twin is
+ * being built, a CLEAR is about to come; and for the moment in which a notice
+ * tells of a batch that is not delivered yet (KVE_NOTICE_UNREADABLE), or
+ * memory was short for the next one.
+ *
+ * Returns KVE_OK, KVE_E_NOT_FOUND, or KVE_E_INVAL (library threads, and not in
+ * a callback of the thread that the source belongs to).
+ */
+KVE_API kve_status kve_sub_position(const kve_subscriber *sub,
+    kve_source_id source, struct kve_position *ret_position);
+
+/*
+ * Make a stream go on from a position. Only in the callback that says
+ * KVE_NOTICE_STREAM of it: before its first batch is judged.
+ *
+ * Returns KVE_OK, KVE_E_INVAL (too late, no stream, or no position that was
+ * ever given out) or KVE_E_NOT_FOUND.
+ */
+KVE_API kve_status kve_sub_resume(kve_subscriber *sub, kve_source_id source,
+    const struct kve_position *position);
 
 /* A counter (enum kve_counter) of one source, or of all, those removed too,
  * with source 0. Any thread. */

@@ -13,8 +13,15 @@ kve_sm_emit(struct kve_machine *m, enum kve_action_type type)
 {
     assert(m->n_actions < KVE_SM_ACTIONS);
 
-    struct kve_action *a =
-        &m->actions[(m->first_action + m->n_actions++) % KVE_SM_ACTIONS];
+    size_t at = (m->first_action + m->n_actions) % KVE_SM_ACTIONS;
+    /* Others are pulled before it: the reader may be asked where it stands. */
+    if (type == KVE_ACTION_APPLY && m->n_actions > 0 && !m->has_before) {
+        kve_sm_position(m, &m->before);
+        m->before_at = at;
+        m->has_before = true;
+    }
+    m->n_actions++;
+    struct kve_action *a = &m->actions[at];
     memset(a, 0, sizeof(*a));
     a->type = type;
     a->state = m->state;
@@ -87,7 +94,9 @@ kve_sm_settle(struct kve_machine *m)
             m, KVE_STATE_DEGRADED, KVE_REASON_REPLAY_FAILED, next, next);
     else if (!m->connected)
         kve_sm_set_state(m, KVE_STATE_RECOVERING,
-            m->was_connected ? KVE_REASON_RECONNECT : KVE_REASON_STARTING,
+            m->resumed             ? KVE_REASON_RESUMED
+                : m->was_connected ? KVE_REASON_RECONNECT
+                                   : KVE_REASON_STARTING,
             at->last, at->last);
     else if (kve_sm_is_sure(m))
         kve_sm_set_state(
@@ -128,6 +137,11 @@ kve_machine_next(struct kve_machine *m, struct kve_action *ret_action)
         return false;
     }
     *ret_action = m->actions[m->first_action];
+    if (m->has_before && m->before_at == m->first_action) {
+        m->has_before = false;
+        m->before_at = 0;
+        memset(&m->before, 0, sizeof(m->before));
+    }
     m->first_action = (m->first_action + 1) % KVE_SM_ACTIONS;
     m->n_actions--;
     return true;

@@ -93,8 +93,8 @@ count_repair(struct kve_machine *m, uint64_t number)
 {
     const struct kve_held *head = m->hold.first;
     bool in_gap = m->has_gap && number >= m->gap_first && number <= m->gap_last;
-    bool found =
-        m->reason == KVE_REASON_TAIL || m->reason == KVE_REASON_RECONNECT;
+    bool found = m->reason == KVE_REASON_TAIL ||
+        m->reason == KVE_REASON_RECONNECT || m->reason == KVE_REASON_RESUMED;
     bool held = head != NULL && number >= head->msg.number;
 
     if (!in_gap && (!found || held))
@@ -153,8 +153,10 @@ replayed_again(
     struct kve_machine *m, const struct kve_machine_msg *msg, bool first)
 {
     bool unproved = is_unproved(m, msg);
+    bool lacks_proof = unproved && first && msg->number > m->ask_from &&
+        is_known(m, m->ask_from);
 
-    if (msg->number == m->at.unproved)
+    if (msg->number == m->at.unproved && !lacks_proof)
         m->at.unproved++;
     switch (kve_sm_judge_life(m, msg)) {
     case KVE_LIFE_OTHER:
@@ -164,8 +166,7 @@ replayed_again(
     case KVE_LIFE_SAME:
         if (msg->number == m->at.last)
             kve_sm_learn_digest(m, msg); /* after a snapshot it is news */
-        if (unproved && first && msg->number > m->ask_from &&
-            is_known(m, m->ask_from))
+        if (lacks_proof)
             proves_nothing(m, msg->number);
         else
             m->certain = m->connected;
@@ -228,6 +229,8 @@ judge_first(struct kve_machine *m, const struct kve_machine_msg *msg)
     kve_sm_stop_ask(m);
     kve_sm_begin_twin(m, KVE_TWIN_REBUILD, KVE_REASON_GAP);
     m->at.has_last = false;
+    m->at.delivered = false;
+    m->at.delivered_number = 0;
     m->at.base = 0;
     m->at.after_reset = false;
     kve_sm_note_gap(m, 1);

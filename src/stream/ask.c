@@ -62,10 +62,8 @@ kve_sm_new_ask(struct kve_machine *m, enum kve_ask_kind kind)
     m->retry_at = KVE_NEVER;
 }
 
-/* In doubt: the last that was proved. Behind a clear the clear itself is as
- * good: what was before it counts no more. */
-static uint64_t
-doubtful_from(const struct kve_sm_place *at)
+uint64_t
+kve_sm_doubtful_from(const struct kve_sm_place *at)
 {
     if (at->unproved == 0 || (at->has_clear && at->clear == at->unproved))
         return at->unproved;
@@ -87,7 +85,7 @@ kve_sm_ask_now(
     m->ask_from = how == KVE_FROM_ZERO ? 0
         : !m->ask_proof                ? kve_sm_expected(m)
         : !m->in_doubt                 ? at->last
-                                       : doubtful_from(at);
+                                       : kve_sm_doubtful_from(at);
     m->ask_last = at->has_last ? at->last : 0;
     m->ask_applied = at->has_last && at->delivered_number == at->last;
     m->ask_first = true;

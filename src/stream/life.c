@@ -245,9 +245,9 @@ kve_sm_begin_twin(struct kve_machine *m, enum kve_sm_twin twin, uint32_t reason)
         m->visible_certain = m->certain;
         m->visible_wanted = m->snap_wanted;
     }
-    m->twin = twin;
     kve_sm_count(m, KVE_COUNTER_SUB_REBUILDS, 1);
     kve_sm_emit(m, KVE_ACTION_BEGIN)->reason = reason;
+    m->twin = twin;
 }
 
 void
@@ -271,6 +271,7 @@ kve_sm_abort_twin(struct kve_machine *m, uint32_t reason)
     m->at = m->visible;
     m->certain = m->visible_certain && m->connected;
     m->snap_wanted = m->visible_wanted;
+    m->released_live = false; /* it was the twin that it followed */
     m->twin = KVE_TWIN_NONE;
 }
 
@@ -287,10 +288,12 @@ clear(struct kve_machine *m, uint32_t reason)
 static void
 rebuild(struct kve_machine *m)
 {
-    if (kve_sm_can_replay(m))
+    if (kve_sm_can_replay(m)) {
         kve_sm_begin_twin(m, KVE_TWIN_REBUILD, KVE_REASON_LOST);
-    else
-        clear(m, KVE_REASON_LOST);
+        return;
+    }
+    clear(m, KVE_REASON_LOST);
+    m->at.delivered = false; /* nothing of it is visible any more */
 }
 
 void

@@ -311,7 +311,9 @@ starts_recovery(struct kve_machine *m, const struct kve_machine_msg *msg)
     if (snapshot)
         kve_sm_start_by_snapshot(m, KVE_REASON_STARTING);
     else
-        kve_sm_recover(m, KVE_FROM_START, KVE_REASON_STARTING, 0, 0);
+        kve_sm_recover(m, kve_sm_how_now(m),
+            m->resumed ? KVE_REASON_RESUMED : KVE_REASON_STARTING,
+            kve_sm_expected(m), kve_sm_expected(m));
     return true;
 }
 

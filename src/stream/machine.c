@@ -31,7 +31,9 @@ reconnects_by_snapshot(const struct kve_machine *m, bool again)
 static void
 contact(struct kve_machine *m, bool again)
 {
-    uint32_t reason = again ? KVE_REASON_RECONNECT : KVE_REASON_STARTING;
+    uint32_t reason = m->resumed ? KVE_REASON_RESUMED
+        : again                  ? KVE_REASON_RECONNECT
+                                 : KVE_REASON_STARTING;
 
     if (kve_sm_starts_by_snapshot(m) || reconnects_by_snapshot(m, again)) {
         kve_sm_start_by_snapshot(m, reason);
@@ -77,6 +79,7 @@ kve_machine_connected(struct kve_machine *m, int64_t now_ns)
         kve_sm_snapshot_outlived(m);
     else if (m->ask == 0 || m->ask_kind != KVE_ASK_SNAPSHOT)
         contact(m, again);
+    m->resumed = false;
 }
 
 void
@@ -293,6 +296,14 @@ kve_machine_destroy(struct kve_machine *m)
     kve_hold_clear(&m->hold);
     kve_sm_free_current(m);
     kve_mem_free(m);
+}
+
+bool
+kve_machine_may_apply(const struct kve_machine *m)
+{
+    return m->n_actions > 0
+        ? m->actions[m->first_action].type == KVE_ACTION_APPLY
+        : m->mode == KVE_MODE_RELEASE;
 }
 
 void

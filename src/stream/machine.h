@@ -15,7 +15,7 @@
  *       end, failure                SWAP    ... which now replaces it
  *     timer                         ABORT   ... which is dropped
  *     unreadable, cleared           STATE   the source's state changed
- *     gone                          NOTICE  tell the reader (gap, lost, ...)
+ *     resume (first), gone          NOTICE  tell the reader (gap, lost, ...)
  *
  * Rules
  *   - All actions of an input are pulled before the next input is fed; what
@@ -94,6 +94,14 @@
  * A rebuild after a loss builds a twin as well: what is visible stays as it
  * was until the replay has brought all it has. An ABORT drops the twin; what
  * was visible before counts again, unless a CLEAR or BEGIN follows at once.
+ *
+ * A position says where the reader stands: the batch that was applied last, its
+ * digest, the life's id, what is missing. A machine that resumes from one is in
+ * doubt from there on, and so finds out with its first answer whether the life
+ * is the same. What was applied in doubt before came live, and is proved by
+ * three digests: of the last batch beyond doubt, of the first in doubt, and of
+ * the last of all. A live stream never returns to a life that it left, so if
+ * an answer agrees about these all between is of that life, too.
  *
  * Heartbeats are empty batches with an id, sent by a publisher that has
  * nothing to say. Once one came they confirm the tail, and probes end; silence
@@ -179,6 +187,15 @@ kve_status kve_machine_create(const struct kve_machine_opts *opts,
     struct kve_machine **ret_machine, struct kve_error *err);
 void kve_machine_destroy(struct kve_machine *m);
 
+/*
+ * Go on from a position: as if everything up to it had been applied, and the
+ * connection had then been lost. The first input of all; false: it is not, or
+ * the position is none that a machine gives out, and nothing was done. One
+ * that is not started changes nothing.
+ */
+bool kve_machine_resume(
+    struct kve_machine *m, int64_t now_ns, const struct kve_position *position);
+
 /* The live connection stands, for the first time or again. */
 void kve_machine_connected(struct kve_machine *m, int64_t now_ns);
 void kve_machine_disconnected(struct kve_machine *m, int64_t now_ns);
@@ -239,6 +256,17 @@ void kve_machine_cleared(struct kve_machine *m, int64_t now_ns);
 
 /* The next action, or false: everything was pulled. */
 bool kve_machine_next(struct kve_machine *m, struct kve_action *ret_action);
+
+/* Could what is pulled next be an APPLY? */
+bool kve_machine_may_apply(const struct kve_machine *m);
+
+/*
+ * Where the reader stands after the action that was pulled last, of which
+ * everything is done; not started where nothing could go on from. After an
+ * input at least one of its actions is to be pulled first.
+ */
+void kve_machine_position(
+    const struct kve_machine *m, struct kve_position *ret_position);
 
 /* What there is to say about the source: state, reason, numbers, flags. Only
  * these fields of info are written. */

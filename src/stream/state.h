@@ -12,6 +12,7 @@
  *     answer.c    messages of a replay are judged
  *     snapshot.c  snapshots: when one is asked for, and what it brings
  *     release.c   what was held is judged; the end of a recovery
+ *     position.c  where the reader stands, and to go on from there
  *     machine.c   the connection, time, creation
  *
  * The place is what is known about one copy of the source: how far it is, of
@@ -100,6 +101,7 @@ struct kve_machine {
 
     bool connected;
     bool was_connected;
+    bool resumed;  /* from a position, and not connected since */
     uint32_t link; /* counts connections */
     int64_t connected_at;
     bool certain; /* unbroken connection since the last check of the life */
@@ -198,6 +200,10 @@ struct kve_machine {
     struct kve_action actions[KVE_SM_ACTIONS];
     size_t first_action;
     size_t n_actions;
+    /* Where the reader stands until the APPLY at that place is pulled. */
+    struct kve_position before;
+    size_t before_at;
+    bool has_before;
 };
 
 /* ---- action.c ---- */
@@ -264,6 +270,9 @@ void kve_sm_abort_twin(struct kve_machine *m, uint32_t reason);
 bool kve_sm_can_replay(const struct kve_machine *m);
 bool kve_sm_probes(const struct kve_machine *m);
 void kve_sm_schedule_probe(struct kve_machine *m);
+/* In doubt: the last that was proved. Behind a clear the clear itself is as
+ * good: what was before it counts no more. */
+uint64_t kve_sm_doubtful_from(const struct kve_sm_place *at);
 void kve_sm_flush_repaired(struct kve_machine *m);
 void kve_sm_stop_ask(struct kve_machine *m);
 /* Give the next request its number; its time begins when it was sent. */
@@ -332,6 +341,12 @@ bool kve_sm_snapshot_spoilt(struct kve_machine *m);
 bool kve_sm_snapshot_lags(const struct kve_machine *m);
 /* Its twin is visible now. */
 void kve_sm_snapshot_taken(struct kve_machine *m);
+
+/* ---- position.c ---- */
+
+/* Where the reader stands when everything was pulled. */
+void kve_sm_position(
+    const struct kve_machine *m, struct kve_position *ret_position);
 
 /* ---- release.c ---- */
 

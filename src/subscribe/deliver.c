@@ -150,8 +150,10 @@ kve_source_deliver(
     const struct kve_machine_msg *msg = &s->action.msg;
     struct kve_error error;
     struct kve_delivery delivery;
-    kve_status status = kve_loop_decode(s->loop, msg->payload, err);
+    kve_status status;
 
+    s->untold = true;
+    status = kve_loop_decode(s->loop, msg->payload, err);
     if (status != KVE_OK)
         return status;
     /* A snapshot's batches were found whole before. */
@@ -176,6 +178,7 @@ kve_source_deliver(
     delivery.hidden = s->action.hidden ? 1 : 0;
     delivery.snapshot = s->action.snapshot ? 1 : 0;
     kve_loop_forget(s->loop);
+    s->untold = false;
     if (!kve_loop_enter(s->loop, s))
         return KVE_OK;
     turn->stop = callbacks->on_batch(callbacks->ctx, &delivery) != 0;

@@ -288,8 +288,12 @@ kve_loop_decode(
 bool
 kve_loop_enter(struct kve_loop *loop, struct kve_source *s)
 {
-    if (!loop->threaded)
-        return !kve_source_gone(s);
+    if (!loop->threaded) {
+        if (kve_source_gone(s))
+            return false;
+        atomic_store_explicit(&loop->calling, s, memory_order_relaxed);
+        return true;
+    }
     /* Either the remover sees that we call, or we see that it removed. */
     atomic_store(&loop->calling, s);
     if (!atomic_load(&s->removed) &&
@@ -302,8 +306,10 @@ kve_loop_enter(struct kve_loop *loop, struct kve_source *s)
 void
 kve_loop_leave(struct kve_loop *loop, struct kve_source *s)
 {
-    if (!loop->threaded)
+    if (!loop->threaded) {
+        atomic_store_explicit(&loop->calling, NULL, memory_order_relaxed);
         return;
+    }
     atomic_store(&loop->calling, NULL);
     if (atomic_load(&s->removed) ||
         (s->parent != NULL && atomic_load(&s->parent->removed)))

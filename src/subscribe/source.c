@@ -86,6 +86,13 @@ execute(struct kve_source *s, struct kve_turn *turn, struct kve_error *err)
     return status;
 }
 
+/* No more batches in this turn. */
+static bool
+is_enough(const struct kve_turn *turn)
+{
+    return turn->stop || turn->late || turn->batches >= turn->max_batches;
+}
+
 kve_status
 kve_source_run_actions(struct kve_source *s, struct kve_turn *turn,
     bool *ret_done, struct kve_error *err)
@@ -95,15 +102,18 @@ kve_source_run_actions(struct kve_source *s, struct kve_turn *turn,
 
     *ret_done = false;
     while (status == KVE_OK && !kve_source_gone(s)) {
+        /* Before it is pulled: between turns the reader stands where the
+         * machine says. */
+        if (is_enough(turn) &&
+            (s->has_action ? s->action.type == KVE_ACTION_APPLY
+                           : kve_machine_may_apply(s->machine))) {
+            turn->more = true;
+            return KVE_OK;
+        }
         if (!s->has_action)
             s->has_action = kve_machine_next(s->machine, &s->action);
         if (!s->has_action)
             break;
-        if (s->action.type == KVE_ACTION_APPLY &&
-            (turn->stop || turn->late || turn->batches >= turn->max_batches)) {
-            turn->more = true;
-            return KVE_OK;
-        }
         delivers = s->action.type == KVE_ACTION_APPLY;
         status = execute(s, turn, err);
         if (delivers && kve_now_ns() - turn->now_ns >= TURN_NS)
@@ -224,6 +234,11 @@ find_stream(struct kve_source *s, const struct kve_message *message,
     status = kve_stream_settle(*ret_to, turn, ret_done, err);
     if (status != KVE_OK || !*ret_done)
         return status;
+    if (is_enough(turn)) { /* what it brings could not be delivered */
+        turn->more = true;
+        *ret_done = false;
+        return KVE_OK;
+    }
     if (kve_source_gone(*ret_to)) {
         *ret_to = NULL;
         return KVE_OK;
@@ -412,8 +427,7 @@ step_handles(struct kve_source *s, int64_t now_ns, struct kve_error *err)
 static bool
 is_full(const struct kve_turn *turn)
 {
-    return turn->stop || turn->late || turn->batches >= turn->max_batches ||
-        turn->inputs >= QUOTA;
+    return is_enough(turn) || turn->inputs >= QUOTA;
 }
 
 static kve_status
@@ -511,6 +525,15 @@ kve_source_info(const struct kve_source *s, struct kve_source_info *info)
     info->parent = s->parent_id;
     info->topic = (struct kve_str){ s->topic, s->topic_len };
     info->rank = s->rank;
+}
+
+void
+kve_source_position(const struct kve_source *s, struct kve_position *ret)
+{
+    if (s->untold)
+        memset(ret, 0, sizeof(*ret));
+    else
+        kve_machine_position(s->machine, ret);
 }
 
 void

@@ -124,6 +124,7 @@ struct kve_source {
     bool unwatched;          /* epoll does not know all descriptors yet */
     bool replay_first;       /* whose turn it is while a request runs */
     bool has_action;         /* action is being executed */
+    bool untold;             /* it was not delivered yet, and is in the way */
     bool queued;
     bool attached; /* the loop knows it */
     bool dropped;  /* it is to be closed and freed */
@@ -226,6 +227,10 @@ int64_t kve_source_deadline(struct kve_source *source);
 
 void kve_source_info(
     const struct kve_source *source, struct kve_source_info *info);
+
+/* Where its reader stands; on its thread. */
+void kve_source_position(
+    const struct kve_source *source, struct kve_position *ret_position);
 
 /* With library threads: have other threads see how it is now. */
 void kve_source_publish(struct kve_source *source);

@@ -11,6 +11,7 @@
 #include "transport/context.h"
 #include "transport/endpoint.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 /* ---- options ------------------------------------------------------- */
@@ -58,6 +59,12 @@ check_choices(const struct kve_source_opts *o, struct kve_error *err)
         return kve_fail(err, KVE_E_INVAL,
             "streams is %u; accepted are 0 (default), 1 (one), 2 (split)",
             o->streams);
+    if (o->resume != NULL &&
+        (o->start != KVE_START_DEFAULT || o->first_number != 0))
+        return kve_fail(err, KVE_E_INVAL,
+            "resume and %s are given; a source that resumes begins where its "
+            "position says: leave out one of them",
+            o->start != KVE_START_DEFAULT ? "start" : "first_number");
     if (o->rank.set && (o->rank.value < 0 || o->rank.value > 65535))
         return kve_fail(err, KVE_E_INVAL,
             "rank is %lld; accepted are 0 to 65535", (long long)o->rank.value);
@@ -200,6 +207,28 @@ create_machine(struct kve_source *s, struct kve_error *err)
     return kve_machine_create(&opts, &s->machine, err);
 }
 
+/* Where the machine goes on; the position is the caller's. */
+static kve_status
+resume(struct kve_source *s, bool split, struct kve_error *err)
+{
+    const struct kve_position *position = s->opts.resume;
+
+    s->opts.resume = NULL;
+    if (position == NULL)
+        return KVE_OK;
+    if (split)
+        return kve_fail(err, KVE_E_INVAL,
+            "resume is given for a socket of streams, each of which has a "
+            "position of its own; call kve_sub_resume() when KVE_NOTICE_STREAM "
+            "tells of one, or set streams to 1 (one)");
+    if (!kve_machine_resume(s->machine, kve_now_ns(), position))
+        return kve_fail(err, KVE_E_INVAL,
+            "resume is no position: batch %" PRIu64 ", missing %" PRIu64
+            "..%" PRIu64 "; give one that kve_sub_position() filled in",
+            position->number, position->missing_first, position->missing_last);
+    return KVE_OK;
+}
+
 /* Whether streams are told apart. */
 static kve_status
 splits(const struct kve_source *s, bool *ret_splits, struct kve_error *err)
@@ -276,6 +305,8 @@ kve_source_create(struct kve_loop *loop, const struct kve_source_opts *opts,
         status = find_transports(s, err);
     if (status == KVE_OK)
         status = create_machine(s, err);
+    if (status == KVE_OK)
+        status = resume(s, split, err);
     if (status == KVE_OK) {
         struct kve_dial_opts dial =
             kve_source_dial_opts(s, s->endpoint, s->opts.bind);

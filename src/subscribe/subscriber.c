@@ -638,6 +638,79 @@ kve_sub_source(const kve_subscriber *set, kve_source_id source,
     return KVE_OK;
 }
 
+/* The source whose callback this is called from; NULL: none, or another. */
+static struct kve_source *
+called_back(const struct kve_subscriber *set, kve_source_id source)
+{
+    struct kve_loop *loop =
+        set->threads == 0 ? &set->loops[0] : kve_loop_here();
+    struct kve_source *s;
+
+    if (loop == NULL || loop->set != set)
+        return NULL;
+    s = atomic_load_explicit(&loop->calling, memory_order_relaxed);
+    return s != NULL && s->id == source ? s : NULL;
+}
+
+/* With library threads only its own thread may look into it, which is the one
+ * that frees it, too. */
+static bool
+is_here(const struct kve_subscriber *set, const struct kve_source *s)
+{
+    return set->threads == 0 || kve_loop_here() == s->loop;
+}
+
+static kve_status
+find_here(const struct kve_subscriber *set, kve_source_id source,
+    struct kve_source **ret_source)
+{
+    struct kve_source *s = called_back(set, source);
+    bool here = s != NULL;
+
+    if (s == NULL) {
+        lock(set);
+        s = find(set, source);
+        here = s != NULL && is_here(set, s);
+        unlock(set);
+    }
+    if (s == NULL)
+        return KVE_E_NOT_FOUND;
+    if (!here)
+        return KVE_E_INVAL;
+    if (kve_source_gone(s))
+        return KVE_E_NOT_FOUND;
+    *ret_source = s;
+    return KVE_OK;
+}
+
+kve_status
+kve_sub_position(const kve_subscriber *set, kve_source_id source,
+    struct kve_position *ret_position)
+{
+    struct kve_source *s = NULL;
+    kve_status status = find_here(set, source, &s);
+
+    if (status == KVE_OK)
+        kve_source_position(s, ret_position);
+    return status;
+}
+
+kve_status
+kve_sub_resume(kve_subscriber *set, kve_source_id source,
+    const struct kve_position *position)
+{
+    struct kve_source *s = NULL;
+    kve_status status = find_here(set, source, &s);
+
+    if (status != KVE_OK)
+        return status;
+    if (s->parent == NULL ||
+        !kve_machine_resume(s->machine, kve_now_ns(), position))
+        return KVE_E_INVAL;
+    kve_source_publish(s);
+    return KVE_OK;
+}
+
 uint64_t
 kve_sub_counter(
     const kve_subscriber *set, kve_source_id source, unsigned counter)

@@ -132,15 +132,16 @@ print_totals(const struct totals *t, int64_t ms)
            " ms (seed %" PRIu64 ")\n"
            "  %" PRIu64 " lives, %" PRIu64 " batches published, %" PRIu64
            " delivered; live and compared %" PRIu64 " times\n"
-           "  killed: %" PRIu64 " publishers, %" PRIu64 " subscribers; %" PRIu64
-           " connections cut, %" PRIu64 " freezes\n"
+           "  killed: %" PRIu64 " publishers, %" PRIu64 " subscribers (%" PRIu64
+           " went on from a position); %" PRIu64 " connections cut, %" PRIu64
+           " freezes\n"
            "  %" PRIu64 " requests; %" PRIu64 " snapshots asked for, %" PRIu64
            " taken; largest subscriber %" PRIu64 " KiB\n",
         t->runs, (double)ms / 1000, t->violations, t->checkpoints, t->live,
         t->degraded, t->cold, t->blind, t->worst_ms, t->worst_seed, t->lives,
         t->published, t->deliveries, t->judged, t->publisher_kills,
-        t->subscriber_kills, t->cuts, t->freezes, t->requests, t->snapshots,
-        t->taken, t->rss_kib);
+        t->subscriber_kills, t->resumes, t->cuts, t->freezes, t->requests,
+        t->snapshots, t->taken, t->rss_kib);
 }
 
 static int

@@ -432,6 +432,7 @@ start_sub(struct run *run)
     say(run, "subscriber starts\n");
     memset(said, 0, sizeof(*said));
     atomic_store(&said->life, -1);
+    atomic_store(&run->world->resumes, 0);
     start(run, &run->sub, sub_main);
 }
 
@@ -725,9 +726,30 @@ restart_pub(struct run *run)
         some_batches(run);
 }
 
+/* It begins anew from what it kept. What it said before is not judged. */
+static void
+resume_sub(struct run *run)
+{
+    unsigned n = atomic_load(&run->world->resumes) + 1;
+    int64_t until = now_ms() + run->opts->patience_ms;
+
+    say(run, "subscriber begins from its position\n");
+    atomic_store(&run->world->resumes, n);
+    while (atomic_load(&run->world->said.resumes) != n && !failed(run)) {
+        if (now_ms() > until)
+            violation(run->world, "the subscriber does not begin anew");
+        sleep_us(200);
+    }
+    run->totals->resumes++;
+}
+
 static void
 restart_sub(struct run *run)
 {
+    if (run->set->resume && run->sub.pid != 0 && chance(&run->rng, 80)) {
+        resume_sub(run);
+        return;
+    }
     stop_sub(run, chance(&run->rng, 80));
     if (chance(&run->rng, 30))
         some_batches(run);
@@ -784,16 +806,17 @@ draw_settings(struct run *run)
     set->recv_hwm = chance(rng, 30) ? (uint32_t)span(rng, 2, 8) : 0;
     set->replay_timeout_ms = 150;
     set->tail_probe_ms = 20;
+    /* Not drawn: scripts of the other seeds stay what they were. */
+    set->resume = mix64(set->seed + MAX_BATCHES) % 3 == 0;
     say(run,
         "replay %d, ids %d%s, snapshot %d%s, heartbeats %d, unreadable %d, "
-        "rude %d, discreet %d, thread %d, on_loss %u, buffer %u, queue %u, hwm "
-        "%u, "
-        "hold %u, recv_hwm %u\n",
+        "rude %d, discreet %d, thread %d, resume %d, on_loss %u, buffer %u, "
+        "queue %u, hwm %u, hold %u, recv_hwm %u\n",
         set->replay, set->ids, set->all_ids ? " (all)" : "", set->snapshot,
         set->on_replay ? " (at replay)" : "", set->heartbeats, set->unreadable,
-        set->rude, set->discreet, set->library_thread, set->on_loss,
-        set->buffer_steps, set->queue_items, set->hwm, set->hold_items,
-        set->recv_hwm);
+        set->rude, set->discreet, set->library_thread, set->resume,
+        set->on_loss, set->buffer_steps, set->queue_items, set->hwm,
+        set->hold_items, set->recv_hwm);
 }
 
 static void

@@ -8,6 +8,9 @@
  * after the batch that was reported; and that truth must not have lost
  * anything. Each copy must have got its batches in order, each once, with
  * nothing left out but what a LOST notice named.
+ *
+ * Now and then it keeps what is visible and where it stands, and when it is
+ * told to it begins anew from there, as its next process would.
  */
 #include "truth.h"
 
@@ -48,6 +51,15 @@ struct copy {
 
 static const struct copy fresh = { .any = true, .from = -1, .life = -1 };
 
+/* What the next process finds. */
+struct kept {
+    struct kve_position position;
+    struct fold *visible;
+    struct copy copy;
+    int64_t life;
+    bool gpu_only;
+};
+
 struct sub {
     struct world *world;
     int fd;
@@ -59,6 +71,9 @@ struct sub {
     struct truth *truth;
     uint32_t told; /* the state, as notices say */
     int64_t life;  /* whose message came last */
+    struct kept kept;
+    uint64_t callbacks; /* that could have been kept */
+    uint64_t lost;      /* before it began anew */
 };
 
 /* ---- saying what happened ------------------------------------------ */
@@ -189,11 +204,12 @@ is_unseen(const struct sub *s, const struct copy *copy, unsigned life,
     const struct world *world = s->world;
 
     /* After a reset a life may begin with 1: that its batch 0 was lost is known
-     * only where it can still be asked for. */
+     * only where it can still be asked for, and who has it is not gone without
+     * a word. */
     if (copy->any && copy->reset && delivery->number == 1 &&
         world->lives[life].first == 0 &&
         (delivery->replayed || world->set.buffer_steps < LONG_BUFFER ||
-            !world->set.replay))
+            !world->set.replay || world->set.discreet))
         return true;
     /* Without a replay, or behind a discreet relay, it is heard with just the
      * number that is due. */
@@ -262,6 +278,37 @@ judge_order(
     copy->due = delivery->number + 1;
 }
 
+/* ---- positions ----------------------------------------------------- */
+
+/* At some of the callbacks, which no step of the script foresees. */
+static void
+keep(struct sub *s)
+{
+    struct kept *kept = &s->kept;
+    struct kve_position position;
+
+    if (!s->world->set.resume ||
+        mix64(s->world->set.seed + s->callbacks++) % 5 != 0)
+        return;
+    if (kve_sub_position(s->sub, s->source, &position) != KVE_OK) {
+        violation(s->world, "no position in a callback");
+        return;
+    }
+    if (!position.started)
+        return;
+    note(s, " kept@%" PRIu64, position.number);
+    fold_destroy(kept->visible);
+    kept->visible = fold_copy(s->reader.visible);
+    kept->gpu_only = s->reader.gpu_only;
+    kept->copy = s->visible;
+    /* What was lost behind it is lost again. */
+    kept->copy.due = position.number + 1;
+    kept->copy.any = false;
+    kept->copy.dense = kept->copy.dense && kept->copy.due == s->visible.due;
+    kept->life = s->life;
+    kept->position = position;
+}
+
 static int
 on_batch(void *ctx, const struct kve_delivery *delivery)
 {
@@ -293,6 +340,7 @@ on_batch(void *ctx, const struct kve_delivery *delivery)
         delivery->status == KVE_OK &&
         kve_batch_get_info(delivery->batch)->n_faults == 0)
         judge(s, "at a batch", true, delivery->number);
+    keep(s);
     return 0;
 }
 
@@ -363,6 +411,7 @@ on_notice(void *ctx, const struct kve_notice *notice)
     if (notice->type != KVE_NOTICE_SWAP || s->reader.twin != NULL)
         fold_reader_notice(&s->reader, notice);
     atomic_store(&s->world->said.blind, s->visible.blind);
+    keep(s);
 }
 
 /* ---- the loop ------------------------------------------------------ */
@@ -408,7 +457,7 @@ look(struct sub *s)
     atomic_store(&said->confirmed, info.tail_confirmed);
     atomic_store(&said->last, info.last_number);
 #define COUNTER(c) kve_sub_counter(s->sub, 0, KVE_COUNTER_SUB_##c)
-    atomic_store(&said->lost, COUNTER(LOST));
+    atomic_store(&said->lost, s->lost + COUNTER(LOST));
     atomic_store(&said->replays, COUNTER(REPLAYS));
     atomic_store(&said->probes, COUNTER(PROBES));
     atomic_store(&said->snapshots, COUNTER(SNAPSHOTS));
@@ -425,7 +474,7 @@ look(struct sub *s)
 }
 
 static void
-follow(struct sub *s)
+follow(struct sub *s, const struct kve_position *from)
 {
     const struct settings *set = &s->world->set;
     struct kve_source_opts opts = KVE_SOURCE_OPTS_INIT;
@@ -450,31 +499,83 @@ follow(struct sub *s)
     opts.heartbeat_timeout_ms = 200;
     opts.reconnect_ms = 5;
     opts.reconnect_max_ms = 20;
+    opts.resume = from;
     if (kve_sub_add(s->sub, &opts, &s->source, &err) != KVE_OK)
         violation(s->world, "no source: %s", err.detail);
+}
+
+static bool
+create(struct sub *s, const struct kve_position *from)
+{
+    struct kve_sub_callbacks callbacks = KVE_SUB_CALLBACKS_INIT;
+    struct kve_sub_opts opts = KVE_SUB_OPTS_INIT;
+    struct kve_error err;
+
+    callbacks.on_batch = on_batch;
+    callbacks.on_notice = on_notice;
+    callbacks.ctx = s;
+    opts.threads = s->world->set.library_thread ? 1 : 0;
+    if (kve_sub_create(NULL, &opts, &callbacks, &s->sub, &err) != KVE_OK) {
+        violation(s->world, "no subscriber: %s", err.detail);
+        return false;
+    }
+    follow(s, from);
+    return true;
+}
+
+/* Nothing of the subscriber before is left but what was kept, and the library
+ * is asked to go on from there. */
+static bool
+begin_anew(struct sub *s)
+{
+    const struct kept *kept = &s->kept;
+
+    s->lost += kve_sub_counter(s->sub, 0, KVE_COUNTER_SUB_LOST);
+    kve_sub_destroy(s->sub);
+    s->sub = NULL;
+    /* Its thread is gone: nothing is kept beside this any more. */
+    s->lost += kept->position.degraded ? 1 : 0;
+    fold_reader_release(&s->reader);
+    fold_reader_init(&s->reader, kept->gpu_only);
+    s->visible = s->twin = fresh;
+    s->told = KVE_STATE_COLD;
+    set_life(s, kept->visible != NULL ? kept->life : -1);
+    if (kept->visible != NULL) {
+        note(s, "\n[again from %" PRIu64 "]", kept->position.number);
+        fold_destroy(s->reader.visible);
+        s->reader.visible = fold_copy(kept->visible);
+        s->visible = kept->copy;
+    }
+    atomic_store(&s->world->said.blind, s->visible.blind);
+    return create(s, &kept->position);
+}
+
+/* Told to by the controller. */
+static bool
+begins_anew(struct sub *s)
+{
+    unsigned told = atomic_load(&s->world->resumes);
+
+    if (told == atomic_load(&s->world->said.resumes))
+        return true;
+    if (!begin_anew(s))
+        return false;
+    atomic_store(&s->world->said.resumes, told);
+    return true;
 }
 
 int
 sub_main(struct world *world, int fd)
 {
     struct sub s = { .world = world, .fd = fd, .life = -1 };
-    struct kve_sub_callbacks callbacks = KVE_SUB_CALLBACKS_INIT;
-    struct kve_sub_opts opts = KVE_SUB_OPTS_INIT;
     struct kve_error err;
 
     s.visible = s.twin = fresh;
     s.truth = truth_create(world);
     fold_reader_init(&s.reader, false);
-    callbacks.on_batch = on_batch;
-    callbacks.on_notice = on_notice;
-    callbacks.ctx = &s;
-    opts.threads = world->set.library_thread ? 1 : 0;
     note(&s, "\n[start]");
-    if (kve_sub_create(NULL, &opts, &callbacks, &s.sub, &err) != KVE_OK) {
-        violation(world, "no subscriber: %s", err.detail);
+    if (!create(&s, NULL))
         return 1;
-    }
-    follow(&s);
     for (;;) {
         struct pollfd fds[2] = { { fd, POLLIN, 0 },
             { kve_sub_fd(s.sub), POLLIN, 0 } };
@@ -482,6 +583,8 @@ sub_main(struct world *world, int fd)
         (void)poll(fds, world->set.library_thread ? 1 : 2,
             world->set.library_thread ? 2 : 50);
         if (fds[0].revents != 0)
+            break;
+        if (!begins_anew(&s))
             break;
         if (atomic_load(&world->pause)) {
             sleep_us(500);
@@ -496,6 +599,7 @@ sub_main(struct world *world, int fd)
     }
     kve_sub_destroy(s.sub);
     fold_reader_release(&s.reader);
+    fold_destroy(s.kept.visible);
     truth_destroy(s.truth);
     (void)close(fd);
     return 0;

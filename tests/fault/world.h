@@ -59,6 +59,7 @@ struct settings {
                       * else it refuses */
     bool discreet;   /* the relay hides that the publisher went */
     bool library_thread; /* the subscriber works on a thread of the library */
+    bool resume;         /* it keeps positions, and goes on from them */
     uint32_t on_loss;
     uint32_t buffer_steps;
     uint32_t queue_items; /* 0: default */
@@ -121,6 +122,7 @@ struct said {
     _Atomic uint64_t taken;
     _Atomic uint64_t timeouts;
     _Atomic uint64_t rss_kib;
+    atomic_uint resumes; /* that it did */
     /* In what is visible another life took over with just the number that was
      * due, in a way that nobody can see: not judged until it is made anew. */
     atomic_bool blind;
@@ -137,6 +139,7 @@ struct world {
     _Atomic uint64_t requests[N_DOORS]; /* that came to the relay */
     _Atomic uint64_t passed;            /* live messages passed on */
     atomic_bool pause;                  /* the subscriber takes nothing */
+    atomic_uint resumes; /* how often it was told to begin from its position */
     atomic_uint n_lives;
     struct life lives[MAX_LIVES];
     atomic_flag failing;
@@ -174,6 +177,7 @@ struct totals {
     uint64_t lives;
     uint64_t publisher_kills;
     uint64_t subscriber_kills;
+    uint64_t resumes;
     uint64_t cuts;
     uint64_t freezes;
     uint64_t requests;

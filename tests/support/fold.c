@@ -386,6 +386,42 @@ fold_destroy(struct fold *fold)
     free(fold);
 }
 
+static void
+copy_entry(struct fold *to, const struct entry *entry)
+{
+    const struct scope *scope = entry->scope;
+    const struct kve_event event = {
+        .medium = { scope->medium, strlen(scope->medium) },
+        .locality = { (const char *)scope->locality.data, scope->locality.len },
+        .ownership = { (const char *)scope->ownership.data,
+            scope->ownership.len },
+        .group_idx = scope->group,
+    };
+    struct kve_hash hash = { 0 };
+    const struct scope *copied = scope_of(to, &event);
+
+    if (entry->is_bytes) {
+        hash.bytes = entry->bytes;
+        hash.len = entry->len;
+    } else {
+        hash.integer = entry->integer;
+    }
+    for (uint64_t i = 0; i < entry->copies; i++)
+        store(to, copied, &hash);
+}
+
+struct fold *
+fold_copy(const struct fold *fold)
+{
+    struct fold *to = fold_create(fold->gpu_only);
+
+    for (size_t i = 0; i < fold->n_buckets; i++)
+        for (const struct entry *at = fold->buckets[i]; at; at = at->next)
+            copy_entry(to, at);
+    to->below = fold->below;
+    return to;
+}
+
 void
 fold_clear(struct fold *fold)
 {

@@ -24,6 +24,7 @@ struct fold;
 /* gpu_only: an AllBlocksCleared without owner empties absent and GPU media. */
 struct fold *fold_create(bool gpu_only);
 void fold_destroy(struct fold *fold);
+struct fold *fold_copy(const struct fold *fold);
 void fold_clear(struct fold *fold);
 
 /* From now on; a source may change to a publisher with an id. */

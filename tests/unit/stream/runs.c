@@ -27,6 +27,7 @@ enum {
 
 #define PLAIN (NO_SNAPSHOTS | NO_IDS)
 #define ALL_LETTERS "PQpDJCKreRaWhFTHUZXYBSsLNG"
+#define READER_TOO ALL_LETTERS "VM"
 
 struct run {
     const char *name;
@@ -69,6 +70,30 @@ static const struct run runs[] = {
         "PpQDJCKreRaWhFTU", 6, 8 },
     { "a long buffer", REPLAY | PLAIN | REBUILD, 8, 4, "", "PpQDCKRaWhFT", 8,
         10 },
+    /* The reader saved its copy after two batches, and may do so again. */
+    { "saved, no replay", (ANY & ~REPLAY) & ~SNAPSHOTS, 2, 2, "CPPV",
+        READER_TOO, 4, 6 },
+    { "saved, replay", (ANY & ~NO_REPLAY) & ~SNAPSHOTS, 4, 2, "CWPPV",
+        READER_TOO, 4, 6 },
+    { "saved, snapshots", ANY & ~NO_SNAPSHOTS, 4, 2, "CSPPV", READER_TOO, 4,
+        5 },
+    { "saved and followed", REPLAY | PLAIN | KEEP | REBUILD, 4, 2, "CWPPV",
+        "PpQDCKreRaWTVM", 6, 8 },
+    { "saved and followed, ids", REPLAY | NO_SNAPSHOTS | IDS | REBUILD, 4, 2,
+        "CWPPV", "PpQCKreRaWTVM", 5, 7 },
+    { "saved and followed, a short buffer", REPLAY | PLAIN | KEEP | REBUILD, 1,
+        2, "CWPPV", "PpQCKeRWhTVM", 5, 7 },
+    { "saved and followed, snapshots",
+        SNAPSHOTS | IDS | NO_IDS | NO_REPLAY | REPLAY | REBUILD, 2, 2, "CSPPV",
+        "PpCrRaWTSVM", 6, 8 },
+    { "saved and followed, no replay", NO_REPLAY | PLAIN | KEEP | REBUILD, 2, 2,
+        "CPPV", "PpQDCKrRUZVM", 6, 8 },
+    { "saved in doubt", REPLAY | PLAIN | REBUILD, 8, 4, "CWPPKC", "PQDWTKCreVM",
+        6, 8 },
+    { "saved in doubt, with leftovers", REPLAY | PLAIN | KEEP, 8, 4,
+        "CWPPQQeCW", "PDWTVMC", 7, 10 },
+    { "saved in doubt, a leftover between", REPLAY | PLAIN | KEEP | REBUILD, 8,
+        4, "CWPPQrppCWWDPP", "PpQDKCWTVM", 5, 7 },
 };
 
 #define N_WORLDS 16
@@ -78,6 +103,10 @@ static const struct run runs[] = {
 #define DRAWN                                                                 \
     "PPPPPPPPQQQQppppDDDDDDJJCCCCCCCCKKKreRaaaaWWWWWWWWhFTTTTTTHUZXYBBSSSSSS" \
     "ssLNG"
+#define DRAWN_TOO DRAWN "VVVMM"
+
+/* Of these seeds the reader restarts, too. */
+#define RESUMING (UINT64_C(1) << 40)
 
 /* World number i of 16, if a row allows it. */
 static bool
@@ -201,7 +230,7 @@ run_seed(uint64_t seed, bool verbose, struct found *found)
     static const uint8_t caps[] = { 1, 2, 3, 8 };
     static const uint8_t holds[] = { 1, 2, 4, 12 };
     struct run run = { "random", ANY, caps[seed / 16 % 4], holds[seed / 64 % 4],
-        "", DRAWN, 0, 0 };
+        "", seed < RESUMING ? DRAWN : DRAWN_TOO, 0, 0 };
     struct config config;
 
     (void)make_config(&run, (unsigned)(seed % N_WORLDS), &config);
@@ -228,7 +257,7 @@ run_random(uint64_t n)
     for (uint64_t i = 0; i < n && good; i++) {
         if (i > 0 && i % SAY_EVERY == 0)
             print_found("so far", &found, began);
-        good = run_seed(first + i, false, &found);
+        good = run_seed(first + i + (i % 4 == 3 ? RESUMING : 0), false, &found);
     }
     print_found("random", &found, began);
     return good && found.schedules == n;

@@ -18,6 +18,8 @@
  *   +500       half a second passes             Q        the request is sent
  *                                                        (at once if not
  *                                                        LATE_ASK)
+ *   V          it is said where the reader      B        a new machine goes on
+ *              stands, and kept                          from there
  *
  *   l3 r3      apply 3, live or replayed        ?3 p3    ask from 3, probe
  *   part7      apply a part of a snapshot at 7  snap?    ask for a snapshot
@@ -28,6 +30,11 @@
  *   failed3 full3                               tail, no-tail (when asked: K)
  *   never, in500                                the next deadline (asked: J)
  *   missing1-2                                  what is missing (asked: M)
+ *   at3 at3?1 at3:why nowhere                   where the reader stands (asked:
+ *                                               V); in doubt since after 1;
+ *                                               degraded
+ *   @3 @-                                       the same after each action that
+ *                                               calls back (if WHERE)
  */
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -52,7 +59,8 @@ enum {
     HOLD_2 = 16,
     NO_PROBE = 32,
     SNAP = 64,
-    LATE_ASK = 128
+    LATE_ASK = 128,
+    WHERE = 256
 };
 
 static const struct {
@@ -750,6 +758,12 @@ static const struct {
         "recovering:starting snap? begin:snapshot part4 ! swap l5 "
         "live:caught_up l6 degraded:unreadable snap? begin:snapshot part5 "
         "! recovering:gap ?6 ! abort no-snap ?6 ! degraded:unreadable" },
+    { "what followed a twin that is dropped does not make it live", SNAP,
+        "C G L0 L1 L2 L3 +70000 L5 D C S0A P L1b N L2b",
+        "recovering:starting snap? ! no-snap l0 live:caught_up l1 l2 l3 gap4-4 "
+        "recovering:gap snap? ! recovering:reconnect snap? begin:snapshot "
+        "part0 ! ~l1 abort no-snap clear:restart lost0-1:late_start l2 "
+        "degraded:late_start" },
     { "start live: no snapshot before a gap", LIVE_ONLY | SNAP,
         "C L7A L8A L11A S11A P N L12A",
         "l7 live:caught_up l8 gap9-10 recovering:gap snap? begin:snapshot "
@@ -822,6 +836,168 @@ static const struct {
     { "gone while a snapshot comes", SNAP, "C S4A P W N",
         "recovering:starting snap? begin:snapshot part4 ! abort "
         "gone:silent" },
+
+    /* ---- going on from a position ---- */
+    { "it goes on, and exactly what is missing comes", REPLAY,
+        "C E L0 L1 V B C R1 R2 R3 E T R3 E K L4",
+        "recovering:starting ?0 ! l0 live:caught_up l1 at1 recovering:resumed "
+        "?1 r2 r3 ! fixed2-3 p3 ! live:caught_up tail l4" },
+    { "nothing came meanwhile", REPLAY, "C E L0 L1 V B C R1 E T R1 E L2",
+        "recovering:starting ?0 ! l0 live:caught_up l1 at1 recovering:resumed "
+        "?1 ! p1 ! live:caught_up l2" },
+    { "live goes on while it is asked", REPLAY,
+        "C E L0 L1 V B C L3 R1 R2 R3 E L4 T R1 R2 R3 R4 E",
+        "recovering:starting ?0 ! l0 live:caught_up l1 at1 recovering:resumed "
+        "?1 r2 r3 ! fixed2-2 l4 p3 ! live:caught_up" },
+    { "another life with the same numbers", REPLAY,
+        "C E L0 L1 V B C R1b R0b R1b R2b E T R2b E",
+        "recovering:starting ?0 ! l0 live:caught_up l1 at1 recovering:resumed "
+        "?1 ! clear:restart recovering:restart ?0 r0 r1 r2 ! p2 ! "
+        "live:caught_up" },
+    { "another life that has nothing yet", REPLAY,
+        "C E L0 L1 V B C E E T E L0b",
+        "recovering:starting ?0 ! l0 live:caught_up l1 at1 recovering:resumed "
+        "?1 ! clear:restart recovering:restart ?0 ! p0 ! live:caught_up l0" },
+    { "another life that has come further, live first", REPLAY,
+        "C E L0 L1 V B L2b C R1b R0b R1b R2b E L3b T R2b R3b E",
+        "recovering:starting ?0 ! l0 live:caught_up l1 at1 recovering:resumed "
+        "?1 ! ?1 ! clear:restart recovering:restart ?0 r0 r1 r2 ! l3 p2 ! "
+        "live:caught_up" },
+    { "a live message before the connection is told", REPLAY,
+        "C E L0 L1 V B L2 C R1 R2 E T R2 E",
+        "recovering:starting ?0 ! l0 live:caught_up l1 at1 recovering:resumed "
+        "?1 ! ?1 r2 ! p2 ! live:caught_up" },
+    { "the buffer does not reach back", REPLAY, "C E L0 L1 V B C R4 R5 E L6",
+        "recovering:starting ?0 ! l0 live:caught_up l1 at1 recovering:resumed "
+        "?1 begin:lost lost2-3:lost ~r4 ~r5 ! fixed4-5 swap degraded:lost l6" },
+    { "the buffer does not reach back, keep", REPLAY | KEEP,
+        "C E L0 L1 V B C R4 R5 E L6 V",
+        "recovering:starting ?0 ! l0 live:caught_up l1 at1 recovering:resumed "
+        "?1 lost2-3:lost r4 r5 ! fixed4-5 degraded:lost l6 at6:lost" },
+    { "all but the proof is there", REPLAY, "C E L0 L1 V B C R2 R3 E L4",
+        "recovering:starting ?0 ! l0 live:caught_up l1 at1 recovering:resumed "
+        "?1 begin:lost ~r2 ~r3 ! fixed2-3 swap degraded:lost l4" },
+    { "the replay endpoint does not answer", REPLAY,
+        "C E L0 L1 V B C L2 T T T T T L3",
+        "recovering:starting ?0 ! l0 live:caught_up l1 at1 recovering:resumed "
+        "?1 ! failed2 ?1 ! failed2 ?1 ! failed2 begin:lost ~l2 swap "
+        "degraded:replay_failed l3" },
+    { "no replay endpoint: live only once a message follows", 0,
+        "C L0 L1 V B C K T L2 L3",
+        "l0 live:caught_up l1 at1 recovering:resumed no-tail l2 live:caught_up "
+        "l3" },
+    { "no replay endpoint, missed some", 0, "C L0 L1 V B C L4 V",
+        "l0 live:caught_up l1 at1 recovering:resumed gap2-3 lost2-3:no_replay "
+        "l4 degraded:no_replay at4:no_replay" },
+    { "no replay endpoint, a restart", 0, "C L0 L1 V B C L1b",
+        "l0 live:caught_up l1 at1 recovering:resumed clear:restart "
+        "lost0-0:late_start l1 degraded:late_start" },
+    { "no replay endpoint, the last one again", 0, "C L0 L1 V B C L1 L2",
+        "l0 live:caught_up l1 at1 recovering:resumed live:caught_up l2" },
+    { "ids prove the life", REPLAY, "C E L0A L1A V B C R1A R2A E L3A",
+        "recovering:starting ?0 ! l0 live:caught_up l1 at1 recovering:resumed "
+        "?1 r2 ! fixed2-2 l3 live:caught_up" },
+    { "another id", REPLAY, "C E L0A L1A V B C R2B R0B R1B R2B E L3B",
+        "recovering:starting ?0 ! l0 live:caught_up l1 at1 recovering:resumed "
+        "?1 ! clear:new_id recovering:new_id ?0 r0 r1 r2 ! l3 live:caught_up" },
+    { "another id, no replay endpoint", 0, "C L0A L1A V B C L2B",
+        "l0 live:caught_up l1 at1 recovering:resumed clear:new_id "
+        "lost0-1:late_start l2 degraded:late_start" },
+    { "the same id, no replay endpoint", 0, "C L0A L1A V B C L2A",
+        "l0 live:caught_up l1 at1 recovering:resumed l2 live:caught_up" },
+    { "degraded stays so", REPLAY,
+        "C E L0 L9 R7 R8 R9 E V B M C R9 R10 E L11 V",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-8 recovering:gap ?0 "
+        "begin:lost lost1-6:lost ~r7 ~r8 ~r9 ! fixed7-8 swap degraded:lost "
+        "at9:lost degraded:lost missing1-6 recovering:resumed ?9 r10 ! "
+        "fixed10-10 degraded:lost l11 at11:lost" },
+    { "degraded for a message that was not read", 0,
+        "C L0 U L1 V B C L2 V Z V L3",
+        "l0 live:caught_up degraded:unreadable l1 at1:unreadable "
+        "degraded:unreadable l2 at2:unreadable live:cleared at2 l3" },
+    { "degraded until a clear", 0, "C L0 L3 V B C L4 Z V",
+        "l0 live:caught_up gap1-2 lost1-2:no_replay degraded:no_replay l3 "
+        "at3:no_replay degraded:no_replay l4 live:cleared at4" },
+    { "degraded until a restart", 0, "C L0 L3 V B C L0b V",
+        "l0 live:caught_up gap1-2 lost1-2:no_replay degraded:no_replay l3 "
+        "at3:no_replay degraded:no_replay clear:restart l0 live:caught_up "
+        "at0" },
+    { "degraded until a snapshot", REPLAY | SNAP,
+        "C S4A P N L5A U V B C R5A E T S5A P N L6A V",
+        "recovering:starting snap? begin:snapshot part4 ! swap l5 "
+        "live:caught_up degraded:unreadable at5:unreadable degraded:unreadable "
+        "recovering:resumed ?5 ! degraded:unreadable snap? begin:snapshot "
+        "part5 ! swap recovering:snapshot l6 live:caught_up at6" },
+    { "behind a snapshot the id proves", REPLAY | SNAP,
+        "C S4A P N V B C R4A R5A E L6A",
+        "recovering:starting snap? begin:snapshot part4 ! swap at4 "
+        "recovering:resumed ?4 r5 ! fixed5-5 l6 live:caught_up" },
+    { "behind a snapshot without ids in the replay", REPLAY | SNAP,
+        "C S4A P N V B C R4 R5 G R4 R5 E",
+        "recovering:starting snap? begin:snapshot part4 ! swap at4 "
+        "recovering:resumed ?4 ! snap? ! no-snap ?4 recovering:reconnect "
+        "begin:lost ~r5 ! fixed5-5 swap degraded:lost" },
+    { "a snapshot tells where neither replay nor ids do", SNAP,
+        "C G L0 L1 V B C S1A P N L2A",
+        "recovering:starting snap? ! no-snap l0 live:caught_up l1 at1 "
+        "recovering:resumed snap? begin:snapshot part1 ! swap l2 "
+        "live:caught_up" },
+    { "in doubt, and all is of one life", REPLAY,
+        "C E L0 D C R0 E L1 L2 L3 V B C R0 R1 R2 R3 R4 E T R4 E",
+        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect ?0 ! "
+        "l1 l2 l3 at3?0 recovering:resumed ?0 r4 ! fixed4-4 p4 ! "
+        "live:caught_up" },
+    { "in doubt, the last ones are of another life", REPLAY,
+        "C E L0 D C R0 E L1b L2b L3b V B C R0b R0b R1b R2b R3b E",
+        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect ?0 ! "
+        "l1 l2 l3 at3?0 recovering:resumed ?0 ! clear:restart "
+        "recovering:restart ?0 r0 r1 r2 r3 !" },
+    { "in doubt, the first ones are leftovers", REPLAY,
+        "C E L0 D C R0 E L1b L2 V B C R0 R1 R0 R1 R2 E",
+        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect ?0 ! "
+        "l1 l2 at2?0 recovering:resumed ?0 ! clear:restart recovering:restart "
+        "?0 r0 r1 r2 !" },
+    { "in doubt, the proof is gone", REPLAY,
+        "C E L0 D C R0 E L1 L2 V B C R2 R3 R0 E",
+        "recovering:starting ?0 ! l0 live:caught_up recovering:reconnect ?0 ! "
+        "l1 l2 at2?0 recovering:resumed ?0 recovering:reconnect begin:lost ~r3 "
+        "! fixed3-3 swap degraded:lost" },
+    { "nowhere before anything came", REPLAY, "V C V E V L0 V",
+        "nowhere recovering:starting ?0 nowhere ! nowhere l0 live:caught_up "
+        "at0" },
+    { "nowhere while a twin is built", REPLAY, "C E L0 L9 V R7 V R8 R9 V E V",
+        "recovering:starting ?0 ! l0 live:caught_up gap1-8 recovering:gap ?0 "
+        "at0 begin:lost lost1-6:lost ~r7 nowhere ~r8 ~r9 nowhere ! fixed7-8 "
+        "swap degraded:lost at9:lost" },
+    { "nowhere after a clear", REPLAY, "C E L0 L0b D C R0c V R0c V",
+        "recovering:starting ?0 ! l0 live:caught_up clear:restart l0 "
+        "recovering:reconnect ?0 ! clear:restart recovering:restart ?0 nowhere "
+        "r0 at0" },
+    { "nowhere while it is open whether there was a 0", REPLAY,
+        "C E L0 X V L1b V R1b E V",
+        "recovering:starting ?0 ! l0 live:caught_up clear:reset cold:reset "
+        "nowhere l1 p0 nowhere ! live:caught_up at1" },
+    { "nowhere resumes nothing", REPLAY, "V B C R0 E",
+        "nowhere recovering:starting ?0 r0 !" },
+    { "between the actions of a loss", WHERE | REPLAY, "C E L0 L9 R7 R8 R9 E",
+        "recovering:starting @- ?0 @- ! l0 @0 live:caught_up @0 gap1-8 @0 "
+        "recovering:gap @0 ?0 @0 begin:lost @- lost1-6:lost @- ~r7 @- ~r8 @- "
+        "~r9 @- ! fixed7-8 @- swap @9 degraded:lost @9" },
+    { "between the actions of a loss, keep", WHERE, "C L0 L3 D C L4",
+        "l0 @0 live:caught_up @0 gap1-2 @0 lost1-2:no_replay @0 "
+        "degraded:no_replay @0 l3 @3 l4 @4" },
+    { "between the actions of a snapshot", WHERE | SNAP,
+        "C S4A P N L5A U T S5A P N L6B",
+        "recovering:starting @- snap? @- begin:snapshot @- part4 @- ! swap @4 "
+        "l5 @5 live:caught_up @5 degraded:unreadable @5 snap? @5 "
+        "begin:snapshot @- part5 @- ! swap @5 recovering:snapshot @5 "
+        "clear:new_id @- lost0-5:late_start @- l6 @6 degraded:late_start @6" },
+    { "a twin that is dropped, and another", WHERE | REPLAY | SNAP,
+        "C S4A P N L5A L6A U T D S5A P N R5A E R6A E",
+        "recovering:starting @- snap? @- begin:snapshot @- part4 @- ! swap @4 "
+        "l5 @5 live:caught_up @5 l6 @6 degraded:unreadable @6 snap? @6 "
+        "begin:snapshot @- part5 @- ! recovering:gap @- ?5 @- ! abort @6 "
+        "no-snap @6 ?6 @6 ! degraded:unreadable @6" },
 };
 
 /* ---- the player ---------------------------------------------------- */
@@ -833,6 +1009,9 @@ struct play {
     uint32_t ask;
     uint32_t old_ask;
     bool late_ask;
+    bool where;
+    struct kve_machine_opts opts;
+    struct kve_position position;
     char got[2048];
 };
 
@@ -847,6 +1026,34 @@ say(struct play *p, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(p->got + len, sizeof(p->got) - len, fmt, ap);
     va_end(ap);
+}
+
+static void
+say_position(struct play *p, const struct kve_position *at)
+{
+    if (!at->started)
+        say(p, "nowhere");
+    else if (at->doubted)
+        say(p, "at%" PRIu64 "?%" PRIu64, at->number, at->proof_number);
+    else if (at->degraded)
+        say(p, "at%" PRIu64 ":%s", at->number, kve_reason_str(at->reason));
+    else
+        say(p, "at%" PRIu64, at->number);
+}
+
+/* In the callbacks that an action makes. */
+static void
+say_where(struct play *p, const struct kve_action *a)
+{
+    struct kve_position at;
+
+    if (!p->where || a->type == KVE_ACTION_ASK || a->type == KVE_ACTION_STOP)
+        return;
+    kve_machine_position(p->m, &at);
+    if (at.started)
+        say(p, "@%" PRIu64, at.number);
+    else
+        say(p, "@-");
 }
 
 static void
@@ -945,6 +1152,7 @@ pull(struct play *p)
             say_notice(p, &a);
             break;
         }
+        say_where(p, &a);
     }
 }
 
@@ -1041,6 +1249,15 @@ feed(struct play *p, const char *word)
     case 'W':
         kve_machine_gone(p->m, p->now, KVE_REASON_SILENT);
         break;
+    case 'V':
+        kve_machine_position(p->m, &p->position);
+        say_position(p, &p->position);
+        break;
+    case 'B':
+        kve_machine_destroy(p->m);
+        assert_int_equal(kve_machine_create(&p->opts, &p->m, NULL), KVE_OK);
+        assert_true(kve_machine_resume(p->m, p->now, &p->position));
+        break;
     case '+':
         p->now += (int64_t)number * KVE_MS;
         break;
@@ -1073,6 +1290,8 @@ play_row(int how, const char *in, struct play *p)
     char *rest = NULL;
 
     p->late_ask = (how & LATE_ASK) != 0;
+    p->where = (how & WHERE) != 0;
+    p->opts = opts;
 
     assert_int_equal(kve_machine_create(&opts, &p->m, NULL), KVE_OK);
     (void)snprintf(words, sizeof(words), "%s", in);
@@ -1384,6 +1603,117 @@ test_hold_without_memory(void **state)
     kve_machine_destroy(p.m);
 }
 
+/* All is built anew since a 0 was missed, but the publisher has nothing any
+ * more: then nothing came, whatever did before. */
+static void
+test_built_anew_from_nothing(void **state)
+{
+    struct kve_source_info info = { .struct_size = sizeof(info) };
+    struct play p = { .now = KVE_MS };
+
+    (void)state;
+    play_row(REPLAY, "C E L0 X L1b R0b R1b", &p);
+    p.got[0] = '\0';
+    feed(&p, "E");
+    assert_string_equal(p.got, "! swap");
+    feed(&p, "T");
+    feed(&p, "E");
+    kve_machine_info(p.m, &info);
+    assert_int_equal(info.state, KVE_STATE_LIVE);
+    assert_false(info.started);
+    assert_int_equal(info.last_number, 0);
+    kve_machine_destroy(p.m);
+}
+
+/* ---- positions ----------------------------------------------------- */
+
+/* What would prove it can not be asked for any more: two lives may have been
+ * mixed. */
+static void
+test_doubt_without_probes(void **state)
+{
+    static const struct {
+        bool has_replay;
+        const char *want;
+    } cases[] = {
+        { true, "at2?0 degraded:replay_failed missing3-3" },
+        { false, "at2?0 degraded:no_replay missing3-3" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        struct play p = { .now = KVE_MS };
+
+        play_row(REPLAY, "C E L0 D C R0 E L1 L2", &p);
+        p.got[0] = '\0';
+        feed(&p, "V");
+        p.opts.has_replay = cases[i].has_replay;
+        p.opts.tail_probe_ns = KVE_NEVER;
+        feed(&p, "B");
+        feed(&p, "M");
+        assert_string_equal(p.got, cases[i].want);
+        kve_machine_destroy(p.m);
+    }
+}
+
+/* So much came in doubt that the digest which would prove it is known no
+ * more. */
+static void
+test_doubt_for_long(void **state)
+{
+    struct play p = { .now = KVE_MS };
+
+    (void)state;
+    play_row(REPLAY, "C E L0 D C R0 E", &p);
+    feed_run(&p, "L%u", 1, 255);
+    feed(&p, "V");
+    assert_string_equal(p.got, "l255 at255?0");
+    feed_run(&p, "L%u", 256, 256);
+    feed(&p, "V");
+    assert_string_equal(p.got, "l256 at256:replay_failed");
+    kve_machine_destroy(p.m);
+}
+
+/* The first input, and only positions that can have been given out. */
+static void
+test_resume_refused(void **state)
+{
+    static const char *const late[] = { "C", "L0", "X", "W", "B" };
+    static const struct kve_position bad[] = {
+        { .started = true, .number = UINT64_MAX },
+        { .started = true,
+            .number = 7,
+            .has_missing = true,
+            .degraded = true,
+            .missing_first = 3,
+            .missing_last = 2 },
+        { .started = true, .number = 7, .doubted = true, .proof_number = 3 },
+        { .started = true,
+            .number = 7,
+            .has_digest = true,
+            .doubted = true,
+            .proof_number = 7 },
+    };
+    const struct kve_position good = { .started = true, .number = 7 };
+
+    (void)state;
+    for (size_t i = 0; i < N_OF(late); i++) {
+        struct play p = { .now = KVE_MS, .position = good };
+
+        play_row(REPLAY, late[i], &p);
+        assert_false(kve_machine_resume(p.m, p.now, &good));
+        kve_machine_destroy(p.m);
+    }
+    for (size_t i = 0; i < N_OF(bad); i++) {
+        struct play p = { .now = KVE_MS };
+
+        play_row(REPLAY, "", &p);
+        assert_false(kve_machine_resume(p.m, p.now, &bad[i]));
+        assert_true(kve_machine_resume(p.m, p.now, &good));
+        kve_machine_destroy(p.m);
+    }
+}
+
 int
 main(void)
 {
@@ -1398,6 +1728,10 @@ main(void)
         cmocka_unit_test(test_doubt_under_load),
         cmocka_unit_test(test_hold_bytes),
         cmocka_unit_test(test_hold_without_memory),
+        cmocka_unit_test(test_built_anew_from_nothing),
+        cmocka_unit_test(test_doubt_without_probes),
+        cmocka_unit_test(test_doubt_for_long),
+        cmocka_unit_test(test_resume_refused),
     };
 
     return cmocka_run_group_tests_name("stream/machine", tests, NULL, NULL);

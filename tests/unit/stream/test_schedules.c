@@ -31,7 +31,7 @@ static void
 test_schedules_that_failed(void **state)
 {
     static const uint64_t seeds[] = { 974897, 3255467, 7365422, 15588771,
-        28058707 };
+        28058707, 1099522316265, 2199026938954, 3298546850787, 5497559309867 };
 
     (void)state;
     assert_true(run_seeds(seeds, sizeof(seeds) / sizeof(seeds[0])));

@@ -371,6 +371,40 @@ execute(struct world *w, const struct kve_action *a)
     }
 }
 
+/* A copy that lacks something, or holds what is of two lives, must be known to:
+ * a position is kept for longer than the state. One whose last batch is of a
+ * life that is over will be found out by that. */
+static void
+check_position(struct world *w)
+{
+    const struct copy *c = &w->visible;
+    struct kve_position position;
+    struct item item = { c->life, c->last, 0, 0 };
+
+    kve_machine_position(machine, &position);
+    if (!position.started)
+        return;
+    EXPECT(w, !w->building);
+    EXPECT(w, c->has || position.degraded);
+    if (!c->has)
+        return;
+    EXPECT(w, position.number == c->last);
+    EXPECT(
+        w, !position.has_digest || position.digest == message(w, &item).digest);
+    EXPECT(w, position.number < c->next);
+    EXPECT(w,
+        position.degraded || position.doubted || c->excused ||
+            c->life != w->life || is_whole(w, c));
+}
+
+/* For all that a subscriber can know: three lives in a row that showed nothing
+ * are enough for that, or nine where something was shown before. */
+static bool
+keeps_nothing(const struct world *w)
+{
+    return !config->replay || w->empty > (w->kept ? 9 : 3);
+}
+
 static void
 check_live(struct world *w, const struct kve_source_info *info)
 {
@@ -383,7 +417,7 @@ check_live(struct world *w, const struct kve_source_info *info)
         return;
     EXPECT(w, info->last_number == c->last);
     EXPECT(w, c->excused || is_whole(w, c));
-    EXPECT(w, c->life >= w->link_life || (w->leftovers && !config->replay));
+    EXPECT(w, c->life >= w->link_life || (w->leftovers && keeps_nothing(w)));
 }
 
 /* Pull everything that an input brought about, and look at the result. */
@@ -404,6 +438,7 @@ pull(struct world *w)
             room += MAX_ACTIONS;
         EXPECT(w, ++n <= room);
         execute(w, &a);
+        check_position(w);
     }
     if (ring != NULL)
         kve_arena_mask(ring, (n < MAX_ACTIONS ? n : MAX_ACTIONS) * sizeof(a));
@@ -568,6 +603,8 @@ answer_one(struct world *w)
     struct item item = w->answer.items[w->answer.at++];
     struct kve_machine_msg msg = message(w, &item);
 
+    w->kept = true;
+    w->empty = 0;
     trace("\n    replay %u/%c:", item.number, 'a' + item.life);
     kve_machine_replay(machine, w->now, w->answer.ask, &msg);
     pull(w);
@@ -594,6 +631,8 @@ answer(struct world *w)
     uint32_t ask = w->answer.ask;
 
     serve(w);
+    if (w->answer.n == 0 && w->empty < MAX_EMPTY)
+        w->empty++;
     while (
         w->answer.ask == ask && w->answer.at < w->answer.n && w->broken == NULL)
         answer_one(w);
@@ -710,6 +749,70 @@ snapshot_none(struct world *w)
     pull(w);
 }
 
+/* ---- the reader's processes ---------------------------------------- */
+
+static void
+create_machine(void)
+{
+    struct kve_machine_opts opts = { 0 };
+
+    opts.has_replay = config->replay;
+    opts.has_snapshot = config->snapshot;
+    opts.rebuild = config->rebuild;
+    opts.start = KVE_START_DEFAULT;
+    opts.hold_bytes = config->hold_items * 512U;
+    opts.hold_items = config->hold_items;
+    opts.replay_timeout_ns = TIMEOUT;
+    opts.snapshot_timeout_ns = TIMEOUT;
+    opts.tail_probe_ns = TAIL_PROBE;
+    opts.heartbeat_timeout_ns = TIMEOUT;
+    opts.counters = &counters;
+    kve_arena_reset();
+    if (kve_machine_create(&opts, &machine, NULL) != KVE_OK)
+        abort();
+}
+
+static void
+save(struct world *w)
+{
+    memset(&w->saved, 0, sizeof(w->saved));
+    kve_machine_position(machine, &w->saved.position);
+    if (!w->saved.position.started)
+        return;
+    w->saved.copy = w->visible;
+    /* What is found out about it later was wrong then, too. */
+    w->saved.faults = w->faults || w->saved.position.degraded;
+    trace(" at %" PRIu64, w->saved.position.number);
+}
+
+/* Everything that the process before knew is gone, with its connection. */
+static void
+resume(struct world *w)
+{
+    kve_machine_destroy(machine);
+    create_machine();
+    w->up = false;
+    w->can_repeat = false;
+    w->building = false;
+    w->leftovers = false;
+    w->unbroken = false;
+    w->kept = false;
+    w->empty = 0;
+    w->n_queue = 0;
+    w->state = KVE_STATE_COLD;
+    w->faults = w->faults || w->saved.faults;
+    memset(w->queue, 0, sizeof(w->queue));
+    memset(&w->last_read, 0, sizeof(w->last_read));
+    memset(&w->answer, 0, sizeof(w->answer));
+    memset(&w->snapshot, 0, sizeof(w->snapshot));
+    memset(&w->twin, 0, sizeof(w->twin));
+    w->visible = w->saved.copy;
+    w->visible.next = (uint8_t)(w->saved.position.number + 1);
+    EXPECT(w, kve_machine_resume(machine, w->now, &w->saved.position));
+    pull(w);
+    EXPECT(w, w->state != KVE_STATE_COLD && w->state != KVE_STATE_LIVE);
+}
+
 /* ---- time ---------------------------------------------------------- */
 
 static void
@@ -792,6 +895,10 @@ world_possible(const struct world *w, enum letter letter)
         return w->snapshot.ask != 0 && !w->snapshot.served;
     case LETTER_SNAPSHOT_OLD:
         return w->snapshot.ask != 0 && !w->snapshot.served && newest(w) >= 0;
+    case LETTER_SAVE:
+        return w->visible.has;
+    case LETTER_RESUME:
+        return w->saved.position.started;
     case N_LETTERS:
         break;
     }
@@ -811,7 +918,8 @@ static void
 forget_lives(struct world *w)
 {
     unsigned used = BIT(w->life) | BIT(w->visible.life) | BIT(w->twin.life) |
-        BIT(w->snapshot.life) | BIT(w->last_read.life);
+        BIT(w->snapshot.life) | BIT(w->last_read.life) |
+        BIT(w->saved.copy.life);
 
     for (size_t i = 0; i < w->n_buffer; i++)
         used |= BIT(w->buffer[i].life);
@@ -915,6 +1023,12 @@ take(struct world *w, enum letter letter)
         kve_machine_snapshot_failed(machine, w->now, w->snapshot.ask);
         pull(w);
         break;
+    case LETTER_SAVE:
+        save(w);
+        break;
+    case LETTER_RESUME:
+        resume(w);
+        break;
     case N_LETTERS:
         break;
     }
@@ -944,26 +1058,11 @@ world_step(struct world *w, enum letter letter)
 void
 world_begin(struct world *w, const struct config *the_config, FILE *out)
 {
-    struct kve_machine_opts opts = { 0 };
-
     memset(w, 0, sizeof(*w));
     config = the_config;
     trace_to = out;
     w->now = KVE_MS;
-    opts.has_replay = config->replay;
-    opts.has_snapshot = config->snapshot;
-    opts.rebuild = config->rebuild;
-    opts.start = KVE_START_DEFAULT;
-    opts.hold_bytes = config->hold_items * 512U;
-    opts.hold_items = config->hold_items;
-    opts.replay_timeout_ns = TIMEOUT;
-    opts.snapshot_timeout_ns = TIMEOUT;
-    opts.tail_probe_ns = TAIL_PROBE;
-    opts.heartbeat_timeout_ns = TIMEOUT;
-    opts.counters = &counters;
-    kve_arena_reset();
-    if (kve_machine_create(&opts, &machine, NULL) != KVE_OK)
-        abort();
+    create_machine();
 }
 
 /* A snapshot mends everything, sooner or later. */

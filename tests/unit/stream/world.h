@@ -28,6 +28,8 @@
  *   4  an input brings few actions, a timer moves on, and answers to requests
  *      that are over bring nothing
  *   5  the hold buffer keeps its limits
+ *   6  where the machine says that the reader stands is where it stands, after
+ *      each action; and what is wrong with its copy is said or in doubt
  *
  * and when a schedule has ended a quiet time follows, in which nothing goes
  * wrong any more: the machine comes to rest after few requests, and live where
@@ -39,7 +41,9 @@
  *   - with neither ids nor replay: a publisher that restarts while we are away
  *     and is heard again with exactly the number that we expect;
  *   - without replay, when messages of the lost connection are read after the
- *     new one stands, rule 2: nothing tells a leftover from news;
+ *     new one stands, rule 2: nothing tells a leftover from news; and the same
+ *     where answers have been empty so often that the endpoint is taken for one
+ *     that keeps nothing;
  *   - without ids, after a lost connection, that a snapshot with a lower number
  *     is of the same life and only late;
  *   - messages that wait to be read for as long as a tail probe waits: the
@@ -48,6 +52,8 @@
  */
 #ifndef KVE_TEST_WORLD_H
 #define KVE_TEST_WORLD_H
+
+#include <kvevents/subscriber.h>
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -81,7 +87,9 @@
     X(SNAPSHOT_PART, 's', "the first part of the snapshot comes")         \
     X(SNAPSHOT_OLD, 'L', "a snapshot comes that lacks the newest batch")  \
     X(SNAPSHOT_NONE, 'N', "the answer: no snapshot is to be had")         \
-    X(SNAPSHOT_FAIL, 'G', "the snapshot fails")
+    X(SNAPSHOT_FAIL, 'G', "the snapshot fails")                           \
+    X(SAVE, 'V', "the reader saves its copy, and where it stands")        \
+    X(RESUME, 'M', "the reader starts anew, and goes on from there")
 
 enum letter {
 #define X(name, letter, text) LETTER_##name,
@@ -104,6 +112,7 @@ struct config {
 #define MAX_NUMBER 60
 #define MAX_QUEUE 6
 #define MAX_CAP 8
+#define MAX_EMPTY 10
 
 /* Everything is bytes, so that a world can be copied and hashed. */
 struct item {
@@ -153,6 +162,14 @@ struct snapshot {
     uint8_t spare;
 };
 
+/* What the reader's next process will find. */
+struct saved {
+    struct kve_position position;
+    struct copy copy;
+    bool faults;
+    uint8_t spare[7];
+};
+
 struct world {
     int64_t now;
     const char *broken; /* the rule that was broken first, or NULL */
@@ -164,6 +181,7 @@ struct world {
     struct snapshot snapshot;
     struct copy visible;
     struct copy twin;
+    struct saved saved;
     uint32_t state;
     uint8_t life;
     uint8_t link_life;
@@ -176,7 +194,9 @@ struct world {
     bool leftovers; /* were read since the connection stands */
     bool faults;    /* an answer went wrong, or proved nothing, since a CLEAR */
     bool unbroken;  /* the connection, since a batch was applied */
-    uint8_t spare[5];
+    bool kept;      /* an answer had batches, ever */
+    uint8_t empty;  /* answers in a row that had none, up to MAX_EMPTY */
+    uint8_t spare[3];
 };
 
 /* Begin a world: a fresh machine, nothing published. The trace goes to out,

@@ -80,7 +80,7 @@ peer_payload(
     size_t len = sizeof(head);
 
     memcpy(out, head, len);
-    kve_number_write(number, out + len);
+    kve_number_write((uint64_t)p->life << 32 | number, out + len);
     len += 8;
     out[len++] = p->rank < 0 ? 0xc0 : (uint8_t)p->rank;
     if (id != NULL) {
@@ -120,7 +120,7 @@ peer_live(struct peer *p, uint64_t number)
 {
     uint8_t payload[80];
 
-    send_live(p, number, payload, peer_payload(p, number, NULL, payload));
+    send_live(p, number, payload, peer_payload(p, number, p->id, payload));
 }
 
 void
@@ -155,7 +155,9 @@ peer_answer(struct peer *p, const struct request *r)
     uint8_t payload[80];
     uint8_t seq[8];
 
-    for (uint64_t i = r->start, n = 0; i <= p->next; i++, n++) {
+    uint64_t start = r->start < p->first ? p->first : r->start;
+
+    for (uint64_t i = start, n = 0; i <= p->next; i++, n++) {
         bool end = i == p->next;
         if (p->cut > 0 && n == p->cut)
             return;
@@ -165,12 +167,12 @@ peer_answer(struct peer *p, const struct request *r)
             { NULL, 0 },
             { (const uint8_t *)p->topic, end ? 0 : strlen(p->topic) },
             { seq, 8 },
-            { payload, end ? 0 : peer_payload(p, i, NULL, payload) },
+            { payload, end ? 0 : peer_payload(p, i, p->id, payload) },
         };
         rig_send(p->router, frames, 5);
         p->sent += !end;
     }
-    if (r->start > p->next) {
+    if (start > p->next) {
         kve_number_write(KVE_NUMBER_END, seq);
         struct kve_span frames[] = { { r->id, r->id_len }, { NULL, 0 },
             { NULL, 0 }, { seq, 8 }, { NULL, 0 } };

@@ -37,11 +37,15 @@ struct peer {
     char live[64];
     char replay[64];
     const char *topic;
-    int rank;      /* part of each payload; < 0: none */
-    uint64_t next; /* replay knows 0..next-1 */
-    uint64_t cut;  /* batches after which an answer ends without its end
-                    * marker; 0: none */
-    bool silent;   /* answer no replay */
+    int rank;          /* part of each payload; < 0: none */
+    unsigned life;     /* likewise */
+    const uint8_t *id; /* likewise, of what peer_live() and replay send; or
+                        * NULL */
+    uint64_t first;    /* replay knows first..next-1 */
+    uint64_t next;
+    uint64_t cut; /* batches after which an answer ends without its end
+                   * marker; 0: none */
+    bool silent;  /* answer no replay */
     unsigned requests;
     uint64_t sent;       /* batches in replays */
     uint64_t starts[64]; /* the last requests' */
@@ -52,7 +56,7 @@ void peer_open(struct peer *p);
 void peer_open_connected(struct peer *p, const char *to);
 void peer_close(struct peer *p);
 
-/* [1.0, [["BlockRemoved", [number]]], rank, id]. */
+/* [1.0, [["BlockRemoved", [life and number]]], rank, id]. */
 size_t peer_payload(
     const struct peer *p, uint64_t number, const uint8_t *id, uint8_t *out);
 void peer_live(struct peer *p, uint64_t number);

@@ -611,7 +611,7 @@ test_memory(void **state)
         join(r, &p, &seen, 0);
         kve_mem_fail_at(n, false);
         for (int i = 1; i < 20; i++) {
-            char topic[8];
+            char topic[12];
             (void)snprintf(topic, sizeof(topic), "%d", i);
             p.topic = topic;
             peer_live(&p, 0);
