@@ -371,6 +371,67 @@ KVE_API kve_status kve_index_query(kve_index_reader *reader,
     const struct kve_index_query *query, struct kve_index_answer *answer,
     struct kve_error *err);
 
+/* Why the match of an instance ends where it does. */
+#define KVE_ENDED_MAP(X)                                                   \
+    X(PROMPT_END, 1, "prompt_end",                                         \
+        "nothing is missing but a rest that is shorter than a block")      \
+    X(NOT_STORED, 2, "not_stored", "nobody holds the next block")          \
+    X(NOT_HELD, 3, "not_held", "others hold the next block, this one not") \
+    X(HOLE, 4, "hole", "it holds blocks behind the one that is missing")   \
+    X(GROUP, 5, "group", "full attention goes on, another group does not") \
+    X(OTHER_ROOT, 6, "other_root",                                         \
+        "it holds more of the content under another adapter or salt")      \
+    X(OTHER_TIER, 7, "other_tier",                                         \
+        "it goes on with tiers that are not in the order of the query")    \
+    X(NOTHING, 8, "nothing", "it holds nothing at all, or is not there")   \
+    X(MOVING, 9, "moving", "it changed whenever it was looked at")
+
+enum kve_ended {
+#define X(name, number, text, help) KVE_ENDED_##name = number,
+    KVE_ENDED_MAP(X)
+#undef X
+};
+
+/* "prompt_end" for KVE_ENDED_PROMPT_END; "?" for unknown numbers. */
+KVE_API const char *kve_ended_str(unsigned why);
+
+/* Where the match of an instance ends, and why. */
+struct kve_index_ended {
+    size_t struct_size;
+    uint32_t why;         /* enum kve_ended */
+    uint32_t at;          /* tokens; what longest of its row would be */
+    uint32_t other;       /* HOLE: the last token that is held behind it; GROUP:
+                             how far full attention goes; OTHER_ROOT and
+                             OTHER_TIER: how far it goes there */
+    struct kve_int group; /* GROUP: the group that ends it; of several the one
+                             that was learnt first */
+};
+
+#define KVE_INDEX_ENDED_INIT                     \
+    {                                            \
+        sizeof(struct kve_index_ended), 0, 0, 0, \
+        {                                        \
+            0, false                             \
+        }                                        \
+    }
+
+/*
+ * Say where and why an instance's match of a query ends. It is for people: it
+ * takes longer than the query, and the reader's promise is that of a query.
+ *
+ * The reasons are looked for in this order, and the first that holds is said:
+ * NOTHING; PROMPT_END (no block of a size there is fits behind it, or none
+ * that suits all groups); OTHER_TIER; GROUP; HOLE; OTHER_ROOT (not by dynamo
+ * and hashes, and not where there are more than 16 adapters and salts);
+ * NOT_HELD; NOT_STORED. "Others" hold a block on any tier and in any group.
+ *
+ * Returns KVE_OK, KVE_E_INVAL, KVE_E_NOT_FOUND (no such namespace) or
+ * KVE_E_NOMEM.
+ */
+KVE_API kve_status kve_index_explain(kve_index_reader *reader,
+    const struct kve_index_query *query, kve_instance instance,
+    struct kve_index_ended *ret, struct kve_error *err);
+
 /* One scope of one instance that holds a block. */
 struct kve_index_holder {
     kve_instance instance;
@@ -410,6 +471,8 @@ struct kve_index_run {
     uint32_t block_size;
     size_t n_blocks;
     const uint64_t *contents; /* n_blocks; NULL when not taught */
+    const uint64_t *dynamo;   /* n_blocks, Dynamo's block hashes; NULL: the
+                                 contents themselves, or nobody can say */
 };
 
 /* Blocks of the run that were just said, in one scope. Borrowed. */
@@ -424,19 +487,28 @@ struct kve_index_held {
     const uint32_t *copies;        /* n_blocks; 0: not held */
 };
 
+/* Blocks that a store skipped: n_blocks before the block over, which was stored
+ * over them. The same may be said more than once. Borrowed. */
+struct kve_index_skipped {
+    struct kve_hash over;
+    uint32_t n_blocks;
+};
+
 struct kve_index_dump {
     size_t struct_size;
     void *ctx;
-    /* Each returns false to end the dump. Called outside all locks. */
+    /* Each returns false to end the dump. Called outside all locks. What was
+     * said of a run is there until the next run. NULL: not asked for. */
     bool (*run)(void *ctx, const struct kve_index_run *run);
     bool (*held)(void *ctx, const struct kve_index_held *held);
+    bool (*skipped)(void *ctx, const struct kve_index_skipped *skipped);
 };
 
 /*
  * Say what an instance holds: its state after one batch, taken in slices that
  * do not hold up the writers for long. Also of a hidden twin.
  *
- * Returns KVE_OK, KVE_E_NOT_FOUND or KVE_E_NOMEM.
+ * Returns KVE_OK, KVE_E_INVAL (struct_size), KVE_E_NOT_FOUND or KVE_E_NOMEM.
  */
 KVE_API kve_status kve_index_dump_instance(kve_index *index,
     kve_instance instance, const struct kve_index_dump *dump,
@@ -449,6 +521,8 @@ struct kve_index_group {
     uint32_t block_size;
     uint32_t window; /* of sliding windows, in tokens */
     bool ignored;    /* its kind takes no part in matches */
+    bool sparse;     /* a store of it had tokens that are not hashes x
+                        block_size: it lists only some of its blocks */
 };
 
 struct kve_index_instance {
@@ -465,6 +539,28 @@ struct kve_index_instance {
     uint32_t block_sizes[8];    /* sizes seen in stores, as many as fit */
     uint32_t n_block_sizes;     /* how many there were */
 };
+
+/*
+ * Give an instance what a dump said and kve_index_groups() wrote, of another
+ * instance, perhaps in another process: then its dump and its answers are the
+ * same. It must hold nothing: one that is new, or a twin that was just begun.
+ *
+ * say() is called once, while the namespace is locked, and may not call this
+ * index. It calls the functions of what it is given in the order of a dump;
+ * when one of them returns false it shall end. It returns false when it could
+ * not say all.
+ *
+ * With max_bytes what does not fit is forgotten, and counted as evicted.
+ *
+ * Returns KVE_OK; KVE_E_CLOSED (say returned false); KVE_E_INVAL (it does not
+ * hold nothing, or what was said contradicts itself); KVE_E_LIMIT;
+ * KVE_E_NOT_FOUND; KVE_E_NOMEM. After a failure it may hold a part: clear it,
+ * or abort.
+ */
+KVE_API kve_status kve_index_restore(kve_index *index, kve_instance instance,
+    const struct kve_index_group *groups, size_t n_groups,
+    bool (*say)(void *ctx, const struct kve_index_dump *to), void *ctx,
+    struct kve_error *err);
 
 /* What is known about an instance. Any thread. KVE_OK or KVE_E_NOT_FOUND. */
 KVE_API kve_status kve_index_get_instance(const kve_index *index,

@@ -197,7 +197,7 @@ add_stripe(__m512i sums, const uint8_t *bytes, const uint8_t *secret)
         _mm512_shuffle_epi32(data, _MM_PERM_BADC));
 }
 
-TARGET static void
+TARGET KVE_WIDE_LOCALS static void
 hash_long(
     const uint32_t *tokens, size_t size, size_t n_blocks, uint64_t *ret_hashes)
 {

@@ -181,6 +181,18 @@ kve_bridge_gone(struct kve_inst *inst, const struct kve_place *place)
     }
 }
 
+uint32_t
+kve_bridge_at(
+    const struct kve_inst *inst, uint32_t i, struct kve_hash *ret_over)
+{
+    const struct kve_bridges *bridges = inst->bridges;
+
+    if (bridges == NULL || i >= bridges->n)
+        return 0;
+    *ret_over = kve_name_get(&inst->space->names, bridges->list[i].over);
+    return bridges->list[i].n;
+}
+
 void
 kve_bridges_check(struct kve_inst *inst)
 {

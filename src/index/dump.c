@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #define SLICE 16384u /* blocks copied under one lock */
@@ -39,6 +40,7 @@ struct entry {
     uint32_t block_size;
     uint32_t n;
     size_t contents;
+    size_t dynamo;       /* offset + 1 into contents, or 0 */
     uint32_t first_held; /* number, or 0 */
     uint32_t last_held;
 };
@@ -57,12 +59,18 @@ struct held_entry {
     size_t copies;
 };
 
+struct skipped_entry {
+    struct kve_hash over; /* bytes: offset + 1 */
+    uint32_t n;
+};
+
 struct copy {
     struct pile entries;
     struct pile held;
     struct pile contents;
     struct pile hashes;
     struct pile copies;
+    struct pile skipped;
     struct pile bytes;
     struct pile map; /* run id -> entry: open addressing, pairs */
     struct pile up;  /* ancestors on the way */
@@ -80,7 +88,7 @@ static void
 copy_release(struct copy *c)
 {
     struct pile *piles[] = { &c->entries, &c->held, &c->contents, &c->hashes,
-        &c->copies, &c->bytes, &c->map, &c->up };
+        &c->copies, &c->skipped, &c->bytes, &c->map, &c->up };
 
     for (size_t i = 0; i < sizeof(piles) / sizeof(piles[0]); i++)
         kve_mem_free(piles[i]->items);
@@ -91,7 +99,7 @@ static void
 copy_restart(struct copy *c)
 {
     struct pile *piles[] = { &c->entries, &c->held, &c->contents, &c->hashes,
-        &c->copies, &c->bytes, &c->up };
+        &c->copies, &c->skipped, &c->bytes, &c->up };
 
     for (size_t i = 0; i < sizeof(piles) / sizeof(piles[0]); i++)
         piles[i]->n = 0;
@@ -221,6 +229,18 @@ entry_root(const struct kve_space *space, struct copy *c, struct entry *entry,
     }
 }
 
+/* n numbers of a run; their offset. */
+static size_t
+keep_numbers(struct copy *c, const uint64_t *numbers, uint32_t n)
+{
+    uint64_t *to = pile_add(c, &c->contents, sizeof(*to), n);
+
+    if (to == NULL)
+        return 0;
+    memcpy(to, numbers, n * sizeof(*to));
+    return c->contents.n - n;
+}
+
 static void
 entry_add(
     const struct kve_space *space, struct copy *c, const struct kve_run *run)
@@ -234,13 +254,9 @@ entry_add(
     entry.block_size = run->block_size;
     entry.n = kve_run_n(run);
     if (entry.taught) {
-        uint64_t *contents =
-            pile_add(c, &c->contents, sizeof(uint64_t), entry.n);
-
-        if (contents == NULL)
-            return;
-        memcpy(contents, kve_run_contents(run), entry.n * sizeof(uint64_t));
-        entry.contents = c->contents.n - entry.n;
+        entry.contents = keep_numbers(c, kve_run_contents(run), entry.n);
+        if ((run->flags & KVE_RUN_DYNAMO) != 0)
+            entry.dynamo = keep_numbers(c, kve_run_dynamo(run), entry.n) + 1;
         if ((parent & KVE_PARENT_KIND) == KVE_PARENT_RUN)
             entry.parent = map_get(c, KVE_PARENT_ID(parent));
         else
@@ -332,6 +348,24 @@ held_add(const struct kve_space *space, struct copy *c,
     entry->last_held = (uint32_t)c->held.n;
 }
 
+static void
+copy_skipped(const struct kve_inst *inst, struct copy *c)
+{
+    struct skipped_entry skipped = { { NULL, { 0 } }, 0 };
+
+    for (uint32_t i = 0; !c->failed; i++) {
+        struct skipped_entry *to;
+
+        skipped.n = kve_bridge_at(inst, i, &skipped.over);
+        if (skipped.n == 0)
+            return;
+        skipped.over = keep_hash(c, skipped.over);
+        to = pile_add(c, &c->skipped, sizeof(skipped), 1);
+        if (to != NULL)
+            *to = skipped;
+    }
+}
+
 /* Copy up to max blocks more; true: all is copied. */
 static bool
 copy_slice(struct kve_inst *inst, struct copy *c, size_t max)
@@ -362,7 +396,10 @@ copy_slice(struct kve_inst *inst, struct copy *c, size_t max)
         c->run = rec->next_run;
         c->rec = rec->next_rec;
     }
-    return c->scope >= inst->n_scopes || c->failed;
+    if (c->scope < inst->n_scopes && !c->failed)
+        return false;
+    copy_skipped(inst, c);
+    return true;
 }
 
 static kve_status
@@ -436,6 +473,9 @@ tell_run(const struct copy *c, const struct kve_index_dump *dump, uint64_t id,
     run.contents = entry->taught
         ? (const uint64_t *)c->contents.items + entry->contents
         : NULL;
+    run.dynamo = entry->dynamo != 0
+        ? (const uint64_t *)c->contents.items + entry->dynamo - 1
+        : NULL;
     return dump->run == NULL || dump->run(dump->ctx, &run);
 }
 
@@ -460,6 +500,20 @@ tell_held(const struct copy *c, const struct kve_index_dump *dump,
 }
 
 static void
+tell_skipped(const struct copy *c, const struct kve_index_dump *dump)
+{
+    for (size_t i = 0; dump->skipped != NULL && i < c->skipped.n; i++) {
+        const struct skipped_entry *entry =
+            (struct skipped_entry *)c->skipped.items + i;
+        struct kve_index_skipped skipped = { entry->over, entry->n };
+
+        hash_fix(c, &skipped.over);
+        if (!dump->skipped(dump->ctx, &skipped))
+            return;
+    }
+}
+
+static void
 tell(const struct copy *c, const struct kve_index_dump *dump)
 {
     for (size_t i = 0; i < c->entries.n; i++) {
@@ -477,19 +531,26 @@ tell(const struct copy *c, const struct kve_index_dump *dump)
             number = held->next;
         }
     }
+    tell_skipped(c, dump);
 }
 
 kve_status
 kve_index_dump_instance(kve_index *index, kve_instance instance,
     const struct kve_index_dump *dump, struct kve_error *err)
 {
+    struct kve_index_dump to;
     struct copy c = { 0 };
-    kve_status status;
+    /* skipped came later than the others. */
+    kve_status status =
+        kve_opts_read(dump, offsetof(struct kve_index_dump, skipped), &to,
+            sizeof(to), "kve_index_dump", err);
 
+    if (status != KVE_OK)
+        return status;
     c.changes = UINT64_MAX;
     status = copy_make(index, instance, &c, err);
     if (status == KVE_OK)
-        tell(&c, dump);
+        tell(&c, &to);
     copy_release(&c);
     return status;
 }

@@ -222,7 +222,7 @@ add_steps(struct kve_ask *ask)
         walk = find_hash(ask, keys[i % BATCH], &query->hashes[i]);
         if (walk != KVE_WALK_DONE)
             return walk;
-        if (reader->n_found == 0)
+        if (reader->n_found == 0 && !ask->thorough)
             break;
         for (size_t f = 0; f < reader->n_found; f++) {
             walk = add_place(ask, &reader->found[f], (uint32_t)i);
@@ -336,6 +336,24 @@ kve_hashes_numbers(
         }
     }
     return kve_row_numbers(ask, row, number_hashes, numbers);
+}
+
+uint32_t
+kve_hashes_last(const struct kve_ask *ask, uint32_t tiers)
+{
+    const uint64_t *bits = ask->reader->words;
+    size_t words = hash_words(ask);
+
+    for (size_t w = words; w-- > 0;) {
+        uint64_t held = 0;
+
+        for (uint32_t t = 0; t < KVE_TIERS; t++)
+            if ((tiers >> t & 1) != 0)
+                held |= bits[(t + 1) * words + w];
+        if (held != 0)
+            return (uint32_t)(w * 64 + 64 - (unsigned)__builtin_clzll(held));
+    }
+    return 0;
 }
 
 /* ------------------------------------------------------------------ */

@@ -423,8 +423,8 @@ quick(struct kve_ask *ask, struct quick *q)
         : walk;
 }
 
-static uint32_t
-numbers_longest(const struct kve_numbers *numbers)
+uint32_t
+kve_numbers_longest(const struct kve_numbers *numbers)
 {
     uint32_t longest = 0;
 
@@ -462,7 +462,7 @@ list_rows(struct kve_ask *ask)
         uint32_t longest = 0;
 
         if ((row->flags & KVE_ROW_LONG) != 0)
-            longest = numbers_longest(&reader->numbers[row->numbers]);
+            longest = kve_numbers_longest(&reader->numbers[row->numbers]);
         else if (ask->size > 0)
             longest = row->blocks * ask->size;
         if ((row->flags & KVE_ROW_LONG) == 0 && longest > most)
@@ -762,9 +762,8 @@ ask_kind(const struct kve_index_query *query, struct kve_ask *ask,
     return KVE_OK;
 }
 
-/* No match ends behind this token. */
-static uint32_t
-ask_limit(const struct kve_ask *ask, uint32_t size)
+uint32_t
+kve_query_limit(const struct kve_ask *ask, uint32_t size)
 {
     const struct kve_index_query *query = ask->query;
     uint64_t n = ask->kind == KVE_ASK_TOKENS ? query->n_tokens
@@ -777,8 +776,8 @@ ask_limit(const struct kve_ask *ask, uint32_t size)
     return (uint32_t)(query->recompute_last && n > 0 ? n - 1 : n);
 }
 
-static kve_status
-ask_begin(kve_index_reader *reader, const struct kve_index_query *query,
+kve_status
+kve_query_begin(kve_index_reader *reader, const struct kve_index_query *query,
     struct kve_ask *ask, struct kve_error *err)
 {
     static const uint8_t usual[] = { KVE_TIER_GPU, KVE_TIER_CPU,
@@ -853,6 +852,25 @@ find_root(const struct kve_ask *ask)
     return kve_root_of(ask->space, query->lora_name, query->cache_salt, false);
 }
 
+enum kve_walk
+kve_query_frame(struct kve_ask *ask)
+{
+    enum kve_walk walk;
+
+    ask->root = find_root(ask);
+    if (ask->root == NULL)
+        return KVE_WALK_DONE;
+    if (ask->kind == KVE_ASK_TOKENS) {
+        ask->limit = kve_query_limit(ask, 1);
+        return KVE_WALK_DONE;
+    }
+    walk = ask->kind == KVE_ASK_DYNAMO ? dynamo_size(ask)
+                                       : quick_size(ask, &ask->block_size);
+    if (walk == KVE_WALK_DONE && ask->block_size > 0)
+        ask->limit = kve_query_limit(ask, ask->block_size);
+    return walk;
+}
+
 /* Within a read section: find all rows. */
 static enum kve_walk
 ask_all(struct kve_ask *ask)
@@ -863,25 +881,11 @@ ask_all(struct kve_ask *ask)
         return KVE_WALK_NOMEM;
     if (ask->kind == KVE_ASK_HASHES)
         return ask_hashes(ask);
-    ask->root = find_root(ask);
-    if (ask->root == NULL)
-        return KVE_WALK_DONE;
-    if (ask->kind == KVE_ASK_DYNAMO) {
-        walk = dynamo_size(ask);
-        if (walk != KVE_WALK_DONE || ask->block_size == 0)
-            return walk;
-        ask->limit = ask_limit(ask, ask->block_size);
-        return ask_long(ask, true);
-    }
-    if (ask->kind == KVE_ASK_TOKENS) {
-        ask->limit = ask_limit(ask, 1);
-    } else {
-        walk = quick_size(ask, &ask->block_size);
-        if (walk != KVE_WALK_DONE || ask->block_size == 0)
-            return walk;
-        ask->limit = ask_limit(ask, ask->block_size);
-    }
-    return ask_quick(ask);
+    walk = kve_query_frame(ask);
+    if (walk != KVE_WALK_DONE || ask->root == NULL ||
+        (ask->kind != KVE_ASK_TOKENS && ask->block_size == 0))
+        return walk;
+    return ask->kind == KVE_ASK_DYNAMO ? ask_long(ask, true) : ask_quick(ask);
 }
 
 /* The question's own numbers are as cold as anything else. */
@@ -894,6 +898,21 @@ ask_prefetch(const struct kve_index_query *query)
         n = ASK_PREFETCH;
     for (size_t i = 0; i < n; i += 8)
         __builtin_prefetch(&query->contents[i]);
+}
+
+kve_status
+kve_query_status(
+    const struct kve_ask *ask, enum kve_walk walk, struct kve_error *err)
+{
+    if (walk == KVE_WALK_SIZES)
+        return kve_fail(err, KVE_E_INVAL,
+            "a query without block_size, where chains have several sizes, or "
+            "none that is known; say how many tokens a hash stands for");
+    if (walk == KVE_WALK_NOMEM)
+        return kve_fail(err, KVE_E_NOMEM,
+            "no memory for the scratch of a query%s",
+            ask->index->mem.max_bytes > 0 ? " below max_bytes" : "");
+    return KVE_OK;
 }
 
 kve_status
@@ -912,21 +931,15 @@ kve_index_query(kve_index_reader *reader, const struct kve_index_query *query,
             return status;
         query = &copy;
     }
-    status = ask_begin(reader, query, &ask, err);
+    status = kve_query_begin(reader, query, &ask, err);
     if (status != KVE_OK)
         return status;
     ask_prefetch(query);
     kve_epoch_enter(&reader->index->mem, reader->epoch);
     walk = ask_all(&ask);
     kve_epoch_leave(reader->epoch);
-    if (walk == KVE_WALK_SIZES)
-        return kve_fail(err, KVE_E_INVAL,
-            "a query without block_size, where chains have several sizes, or "
-            "none that is known; say how many tokens a hash stands for");
-    if (walk == KVE_WALK_NOMEM)
-        return kve_fail(err, KVE_E_NOMEM,
-            "no memory for the scratch of a query%s",
-            reader->index->mem.max_bytes > 0 ? " below max_bytes" : "");
-    put_answer(&ask, answer);
-    return KVE_OK;
+    status = kve_query_status(&ask, walk, err);
+    if (status == KVE_OK)
+        put_answer(&ask, answer);
+    return status;
 }

@@ -5,6 +5,8 @@
  *     walk.h        one step down: the child of a run, how much of it matches
  *     query.c       the public call; instances that are simple; the answer
  *     query_long.c  all others, and whoever changed while it was read
+ *     query_groups.c  of these, who holds blocks in groups
+ *     explain.c     why a match ends where it does
  *     lookup.c      by engine hashes: chains and single blocks
  *
  * A row is what an instance held at one moment. How that is known:
@@ -237,7 +239,9 @@ struct kve_ask {
     const struct kve_root *root; /* NULL: there is none */
     const uint8_t *order;        /* of tiers */
     size_t n_order;
-    bool picky; /* only some instances are asked for */
+    bool picky;    /* only some instances are asked for */
+    bool thorough; /* by engine hashes: all of them, not only up to the first
+                      one that nobody means */
     /* Of the rows, when they were found. */
     uint32_t size;   /* tokens a block, of simple ones */
     size_t n_listed; /* in the reader's order */
@@ -333,15 +337,39 @@ size_t kve_root_sizes(const struct kve_space *space,
     const struct kve_root *root, uint32_t *sizes);
 size_t kve_space_sizes(const struct kve_space *space, uint32_t *sizes);
 
+/* Take a question that was checked for struct_size. KVE_OK, KVE_E_INVAL or
+ * KVE_E_NOT_FOUND; and the same of what a walk came to, else KVE_E_NOMEM. */
+kve_status kve_query_begin(kve_index_reader *reader,
+    const struct kve_index_query *query, struct kve_ask *ask,
+    struct kve_error *err);
+kve_status kve_query_status(
+    const struct kve_ask *ask, enum kve_walk walk, struct kve_error *err);
+
+/* No match ends behind this token, where blocks have this size (tokens: 1). */
+uint32_t kve_query_limit(const struct kve_ask *ask, uint32_t size);
+
+/* The question's root, block size and limit. KVE_WALK_SIZES: the size has to
+ * be said. Where nobody can hold anything of it root is NULL, or block_size
+ * is 0 (not of tokens). */
+enum kve_walk kve_query_frame(struct kve_ask *ask);
+
 /* Settle all rows with KVE_ROW_LONG that are not settled. discover: there are
  * no rows yet, find them first. */
 enum kve_walk kve_long(struct kve_ask *ask, bool discover);
+
+/* Steps and hits of the rows that there are; make: of all, which are made.
+ * Each step comes before those behind it. */
+enum kve_walk kve_gather(struct kve_ask *ask, bool make);
 
 /* By engine hashes: steps and hits of the rows that are not settled; numbers
  * of one row. */
 enum kve_walk kve_hashes_gather(struct kve_ask *ask, bool discover);
 enum kve_walk kve_hashes_numbers(
     struct kve_ask *ask, struct kve_row *row, struct kve_numbers *numbers);
+
+/* The last hash, counted from 1, that the row holds whose numbers were computed
+ * last; 0: none. */
+uint32_t kve_hashes_last(const struct kve_ask *ask, uint32_t tiers);
 
 /* The walk was never the same to its end: whoever there is goes the long way,
  * in which each row is flagged that can not be settled. false: no memory. */
@@ -355,6 +383,39 @@ typedef enum kve_walk (*kve_number_fn)(struct kve_ask *ask, struct kve_row *row,
     uint32_t tiers, uint32_t *ret_tokens);
 enum kve_walk kve_row_numbers(struct kve_ask *ask, struct kve_row *row,
     kve_number_fn fn, struct kve_numbers *numbers);
+
+/* The largest of them. */
+uint32_t kve_numbers_longest(const struct kve_numbers *numbers);
+
+/* How a row is computed from its hits: with groups, or without. */
+kve_number_fn kve_number_fn_of(const struct kve_row *row);
+enum kve_walk kve_number_plain(struct kve_ask *ask, struct kve_row *row,
+    uint32_t tiers, uint32_t *ret_tokens);
+
+/* What a row holds in some tiers, group by group, as bits. */
+struct kve_hunt {
+    struct kve_ask *ask;
+    struct kve_need *needs; /* of the groups that count */
+    uint32_t n_needs;
+    uint32_t unit; /* tokens a bit */
+    size_t words;  /* a bitmap */
+    uint32_t last; /* token behind the last block on the way */
+    uint64_t *any; /* where anything that is held ends */
+    uint64_t *bridges;
+};
+
+/* *ret_step: between ends that suit the sizes of all groups; 0: no end within
+ * the prompt does, and there are no bits. */
+enum kve_walk kve_hunt_begin(struct kve_hunt *h, struct kve_ask *ask,
+    const struct kve_row *row, uint32_t tiers, uint64_t *ret_step);
+/* Up to end, or the last one of its own blocks before it, that a group which
+ * needs everything has; 0: it needs less, or has nothing. A multiple of step.
+ */
+uint64_t kve_hunt_full(const struct kve_hunt *h, const struct kve_need *need,
+    uint64_t end, uint64_t step);
+/* Has the group what it needs for this end? */
+bool kve_hunt_enough(
+    const struct kve_hunt *h, const struct kve_need *need, uint64_t end);
 
 /*
  * Which of blocks 64w..64w+63 a record of this scope holds. A record that holds

@@ -103,6 +103,10 @@ create_root(struct kve_space *space, struct kve_str lora, struct kve_str salt,
         kve_pool_free(space->pool, root);
         return NULL;
     }
+    if (root->id >=
+        atomic_load_explicit(&space->top_root, memory_order_relaxed))
+        atomic_store_explicit(
+            &space->top_root, root->id + 1, memory_order_release);
     return root;
 }
 

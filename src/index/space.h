@@ -308,6 +308,8 @@ struct kve_space {
     /* Ids of insts are below; readers go through all lives that have private
      * names (kve_dir_get(&insts, id) is safe for every id that was given). */
     _Atomic uint32_t top_inst;
+    /* The same of roots: all were below. */
+    _Atomic uint32_t top_root;
     /* Block sizes of runs there ever were, 0 ends the list: where chains of
      * several sizes meet, readers hash by each of them. */
     _Atomic uint32_t sizes[KVE_SPACE_SIZES];

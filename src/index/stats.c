@@ -160,6 +160,7 @@ read_group(struct kve_index_group *ret, const struct kve_group_info *info)
     ret->window = atomic_load_explicit(&info->window, memory_order_relaxed);
     ret->ignored = atomic_load_explicit(&info->need, memory_order_relaxed) ==
         KVE_NEED_NONE;
+    ret->sparse = info->sparse;
 }
 
 size_t

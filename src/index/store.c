@@ -41,6 +41,9 @@ struct store {
     struct kve_spot at;
     bool joining;  /* what is stored was known already: nothing waits for it */
     bool conflict; /* a block kept another place */
+    /* What is stored was dumped: no hash has two places, and runs do not grow
+     * behind those that were given back. */
+    bool exact;
 };
 
 static uint64_t
@@ -322,6 +325,8 @@ store_here(struct store *s, uint32_t id, uint32_t p)
         status = name_and_hold(s, &s->hashes[s->i], id, p);
     } else if (place.run->obj.id == id && place.pos == p) {
         status = hold(s, id, place.vec, p, 1);
+    } else if (s->exact) {
+        status = KVE_E_INVAL;
     } else if ((place.run->flags & KVE_RUN_LOOSE) != 0) {
         status = teach(s, id, p, block, &place);
     } else if (rejoin(s, &place)) {
@@ -356,117 +361,6 @@ may_be_mixed(const struct store *s)
     return !s->joining && s->hashes[s->i].bytes != NULL &&
         (s->inst->forms & 1u << KVE_NAME_INT) != 0 &&
         s->space->index->opts.no_mixed_forms == 0;
-}
-
-/* k blocks whose contents stand from p of the run on. */
-static kve_status
-store_along(struct store *s, struct kve_run *run, uint32_t p, uint32_t k)
-{
-    int64_t rec = kve_rec_find(run, s->scope->id, KVE_ANY_VEC);
-    uint32_t vec = rec < 0 ? 0 : kve_run_recs(run)[rec].vec;
-    uint32_t same;
-    kve_status status;
-
-    if (rec < 0) {
-        /* Somebody else's names, if they are ours too. */
-        uint32_t block = known(s);
-
-        if (block == KVE_NO_BLOCK)
-            block = kve_name_find(
-                &s->space->names, key_of(s, s->i), &s->hashes[s->i], 0);
-        struct kve_place place = block == KVE_NO_BLOCK
-            ? (struct kve_place){ NULL, 0, 0 }
-            : kve_place_of(s->space, block);
-
-        if (place.run != run || place.pos != p)
-            return store_here(s, run->obj.id, p);
-        vec = place.vec;
-    }
-    if (vec == KVE_NO_VEC)
-        return store_here(s, run->obj.id, p);
-    same = same_names(s, run, vec, p, k);
-    /* A hash of these may have a place of its own elsewhere: only what is held
-     * here already surely has not. */
-    if (s->inst->n_private > 0 || may_be_mixed(s))
-        same = rec < 0 ? 0 : held_already(run, (uint32_t)rec, p, same);
-    if (same == 0)
-        return store_here(s, run->obj.id, p);
-    status = hold(s, run->obj.id, vec, p, same);
-    if (status == KVE_OK) {
-        s->i += same;
-        heal(s, s->i - same, s->i);
-    }
-    return status;
-}
-
-/* ---- contents that are not there ---- */
-
-static bool
-can_grow(const struct store *s, const struct kve_run *run)
-{
-    /* With very many vectors a larger object would be copied for a block. */
-    return run->n_children == 0 && run->block_size == s->block_size &&
-        run->n_vecs <= VECS_GROW && kve_run_n(run) < KVE_RUN_MAX &&
-        ((run->flags & KVE_RUN_DYNAMO) != 0) == (s->dynamo != NULL);
-}
-
-/* Room for k more contents, in an object whose end no reader saw. */
-static struct kve_run *
-grow(struct kve_space *space, struct kve_run *run, uint32_t k)
-{
-    uint32_t n = kve_run_n(run);
-    struct kve_run_shape shape = { run->cap, run->cap_recs, run->cap_vecs };
-
-    if (n + k <= run->cap && n >= run->high)
-        return run;
-    if (n + k > run->cap)
-        shape.cap = n + (k > n / 8 ? k : n / 8);
-    return kve_run_reserve(space, run, shape);
-}
-
-static void
-write_contents(const struct store *s, struct kve_run *run, uint32_t k)
-{
-    uint32_t n = kve_run_n(run);
-
-    memcpy((uint64_t *)(uintptr_t)kve_run_contents(run) + n, s->contents + s->i,
-        k * sizeof(uint64_t));
-    if (s->dynamo != NULL)
-        memcpy((uint64_t *)(uintptr_t)kve_run_dynamo(run) + n, s->dynamo + s->i,
-            k * sizeof(uint64_t));
-    run->high = n + k;
-    atomic_store_explicit(&run->n, n + k, memory_order_release);
-}
-
-/* The next k contents as a run behind the cursor; *ret_p: where they begin. */
-static struct kve_run *
-add_contents(struct store *s, uint32_t k, uint32_t *ret_p)
-{
-    struct kve_run *run =
-        s->at.run != 0 ? kve_run_at(s->space, s->at.run) : NULL;
-    struct kve_run_shape shape = { k, 1, 1 };
-    uint32_t parent = run != NULL ? kve_run_tag(run) : s->at.parent;
-    uint32_t flags = s->dynamo != NULL ? KVE_RUN_DYNAMO : 0;
-
-    if (run != NULL && can_grow(s, run)) {
-        *ret_p = kve_run_n(run);
-        run = grow(s->space, run, k);
-        if (run != NULL)
-            write_contents(s, run, k);
-        return run;
-    }
-    if ((run != NULL && (run->flags & KVE_RUN_WAITING) != 0) ||
-        (run == NULL && (parent & KVE_PARENT_KIND) == KVE_PARENT_WAIT))
-        flags |= KVE_RUN_WAITING;
-    run = kve_run_create(s->space, s->block_size, flags, &shape);
-    if (run == NULL)
-        return NULL;
-    write_contents(s, run, k);
-    *ret_p = 0;
-    if (kve_run_link(s->space, run, parent))
-        return run;
-    kve_run_discard(s->space, run);
-    return NULL;
 }
 
 /* Names for as many of k new blocks as nobody has used, in a vector of this
@@ -533,27 +427,15 @@ keys_prepare(struct store *s, uint32_t k)
     return true;
 }
 
-/* Nothing stands behind the cursor: the rest of the event is new, as far as
- * its hashes are. */
+/* The next k contents stand from p of the run on, and have no names yet; the
+ * keys of their hashes are prepared. */
 static kve_status
-store_new(struct store *s)
+store_names(struct store *s, uint32_t id, uint32_t p, uint32_t k)
 {
-    uint32_t k = s->n - s->i;
-    struct kve_run *run;
-    uint32_t p;
-    uint32_t id;
     uint32_t done = 0;
     int64_t vec = -1;
     kve_status status;
 
-    if (k > KVE_RUN_MAX)
-        k = KVE_RUN_MAX;
-    run = s->at.run != 0 ? kve_run_at(s->space, s->at.run) : NULL;
-    if (run != NULL && can_grow(s, run) && k > KVE_RUN_MAX - kve_run_n(run))
-        k = KVE_RUN_MAX - kve_run_n(run);
-    if (!keys_prepare(s, k) || (run = add_contents(s, k, &p)) == NULL)
-        return KVE_E_NOMEM;
-    id = run->obj.id;
     if (s->inst->n_private == 0 && !may_be_mixed(s)) {
         vec = fresh_vec(s, id, p);
         if (vec >= 0)
@@ -571,6 +453,148 @@ store_new(struct store *s)
         heal(s, s->i - done, s->i);
     }
     return status;
+}
+
+/* The same of contents that were given back. */
+static kve_status
+store_exact(struct store *s, uint32_t id, uint32_t p, uint32_t k)
+{
+    return keys_prepare(s, k) ? store_names(s, id, p, k) : KVE_E_NOMEM;
+}
+
+/* k blocks whose contents stand from p of the run on. */
+static kve_status
+store_along(struct store *s, struct kve_run *run, uint32_t p, uint32_t k)
+{
+    int64_t rec = kve_rec_find(run, s->scope->id, KVE_ANY_VEC);
+    uint32_t vec = rec < 0 ? 0 : kve_run_recs(run)[rec].vec;
+    uint32_t same;
+    kve_status status;
+
+    if (rec < 0) {
+        /* Somebody else's names, if they are ours too. */
+        uint32_t block = known(s);
+
+        if (block == KVE_NO_BLOCK)
+            block = kve_name_find(
+                &s->space->names, key_of(s, s->i), &s->hashes[s->i], 0);
+        struct kve_place place = block == KVE_NO_BLOCK
+            ? (struct kve_place){ NULL, 0, 0 }
+            : kve_place_of(s->space, block);
+
+        if (s->exact && place.run == NULL)
+            return store_exact(s, run->obj.id, p, k);
+        if (place.run != run || place.pos != p)
+            return store_here(s, run->obj.id, p);
+        vec = place.vec;
+    }
+    if (vec == KVE_NO_VEC)
+        return store_here(s, run->obj.id, p);
+    if (s->exact && kve_run_block(run, vec, p) == KVE_NO_BLOCK)
+        return store_exact(s, run->obj.id, p, k);
+    same = same_names(s, run, vec, p, k);
+    /* A hash of these may have a place of its own elsewhere: only what is held
+     * here already surely has not. */
+    if (s->inst->n_private > 0 || may_be_mixed(s))
+        same = rec < 0 ? 0 : held_already(run, (uint32_t)rec, p, same);
+    if (same == 0)
+        return store_here(s, run->obj.id, p);
+    status = hold(s, run->obj.id, vec, p, same);
+    if (status == KVE_OK) {
+        s->i += same;
+        heal(s, s->i - same, s->i);
+    }
+    return status;
+}
+
+/* ---- contents that are not there ---- */
+
+static bool
+can_grow(const struct store *s, const struct kve_run *run)
+{
+    /* With very many vectors a larger object would be copied for a block. */
+    return !s->exact && run->n_children == 0 &&
+        run->block_size == s->block_size && run->n_vecs <= VECS_GROW &&
+        kve_run_n(run) < KVE_RUN_MAX &&
+        ((run->flags & KVE_RUN_DYNAMO) != 0) == (s->dynamo != NULL);
+}
+
+/* Room for k more contents, in an object whose end no reader saw. */
+static struct kve_run *
+grow(struct kve_space *space, struct kve_run *run, uint32_t k)
+{
+    uint32_t n = kve_run_n(run);
+    struct kve_run_shape shape = { run->cap, run->cap_recs, run->cap_vecs };
+
+    if (n + k <= run->cap && n >= run->high)
+        return run;
+    if (n + k > run->cap)
+        shape.cap = n + (k > n / 8 ? k : n / 8);
+    return kve_run_reserve(space, run, shape);
+}
+
+static void
+write_contents(const struct store *s, struct kve_run *run, uint32_t k)
+{
+    uint32_t n = kve_run_n(run);
+
+    memcpy((uint64_t *)(uintptr_t)kve_run_contents(run) + n, s->contents + s->i,
+        k * sizeof(uint64_t));
+    if (s->dynamo != NULL)
+        memcpy((uint64_t *)(uintptr_t)kve_run_dynamo(run) + n, s->dynamo + s->i,
+            k * sizeof(uint64_t));
+    run->high = n + k;
+    atomic_store_explicit(&run->n, n + k, memory_order_release);
+}
+
+/* The next k contents as a run behind the cursor; *ret_p: where they begin. */
+static struct kve_run *
+add_contents(struct store *s, uint32_t k, uint32_t *ret_p)
+{
+    struct kve_run *run =
+        s->at.run != 0 ? kve_run_at(s->space, s->at.run) : NULL;
+    struct kve_run_shape shape = { k, 1, 1 };
+    uint32_t parent = run != NULL ? kve_run_tag(run) : s->at.parent;
+    uint32_t flags = s->dynamo != NULL ? KVE_RUN_DYNAMO : 0;
+
+    if (run != NULL && can_grow(s, run)) {
+        *ret_p = kve_run_n(run);
+        run = grow(s->space, run, k);
+        if (run != NULL)
+            write_contents(s, run, k);
+        return run;
+    }
+    if ((run != NULL && (run->flags & KVE_RUN_WAITING) != 0) ||
+        (run == NULL && (parent & KVE_PARENT_KIND) == KVE_PARENT_WAIT))
+        flags |= KVE_RUN_WAITING;
+    run = kve_run_create(s->space, s->block_size, flags, &shape);
+    if (run == NULL)
+        return NULL;
+    write_contents(s, run, k);
+    *ret_p = 0;
+    if (kve_run_link(s->space, run, parent))
+        return run;
+    kve_run_discard(s->space, run);
+    return NULL;
+}
+
+/* Nothing stands behind the cursor: the rest of the event is new, as far as
+ * its hashes are. */
+static kve_status
+store_new(struct store *s)
+{
+    uint32_t k = s->n - s->i;
+    struct kve_run *run;
+    uint32_t p;
+
+    if (k > KVE_RUN_MAX)
+        k = KVE_RUN_MAX;
+    run = s->at.run != 0 ? kve_run_at(s->space, s->at.run) : NULL;
+    if (run != NULL && can_grow(s, run) && k > KVE_RUN_MAX - kve_run_n(run))
+        k = KVE_RUN_MAX - kve_run_n(run);
+    if (!keys_prepare(s, k) || (run = add_contents(s, k, &p)) == NULL)
+        return KVE_E_NOMEM;
+    return store_names(s, run->obj.id, p, k);
 }
 
 /* ---- along the chain ---- */
@@ -617,7 +641,7 @@ kve_store_block(struct kve_inst *inst, struct kve_scope *scope,
     const uint64_t *dynamo, const struct kve_hash *hash, uint32_t copies)
 {
     struct store s = { inst->space, inst, scope, hash, &content, dynamo, 1, 0,
-        block_size, copies, *at, true, false };
+        block_size, copies, *at, true, false, false };
     kve_status status = store_run(&s);
 
     if (status == KVE_OK)
@@ -628,40 +652,39 @@ kve_store_block(struct kve_inst *inst, struct kve_scope *scope,
 /* Contents behind *at, whether or not they are there; nobody holds them, and
  * they go at the end of the batch unless something behind them is held. */
 static bool
-store_contents(struct kve_space *space, struct kve_spot *at,
-    uint32_t block_size, const uint64_t *contents, uint32_t n)
+store_contents(struct store *s)
 {
-    struct store s = { space, NULL, NULL, NULL, contents, NULL, n, 0,
-        block_size, 1, *at, true, false };
+    struct kve_space *space = s->space;
 
-    while (s.i < s.n) {
+    while (s->i < s->n) {
         struct kve_run *run =
-            s.at.run != 0 ? kve_run_at(space, s.at.run) : NULL;
-        uint32_t p = s.at.pos + 1;
-        uint32_t k = 0;
+            s->at.run != 0 ? kve_run_at(space, s->at.run) : NULL;
+        uint32_t p = s->at.pos + 1;
+        uint32_t k = s->n - s->i;
 
         if (run != NULL && p < kve_run_n(run) &&
-            (k = same_contents(&s, run, p)) == 0) {
-            if (kve_spot_cut(space, &s.at) == NULL)
+            (k = same_contents(s, run, p)) == 0) {
+            if (kve_spot_cut(space, &s->at) == NULL)
                 return false;
             continue;
         }
         if (run == NULL || p == kve_run_n(run)) {
             struct kve_run *child = kve_run_child(space,
-                run != NULL ? kve_run_tag(run) : s.at.parent, block_size,
-                contents[s.i]);
+                run != NULL ? kve_run_tag(run) : s->at.parent, s->block_size,
+                s->contents[s->i]);
 
             run = child;
             p = 0;
-            if (run == NULL && (run = add_contents(&s, s.n - s.i, &p)) == NULL)
+            if (run == NULL &&
+                (run = add_contents(
+                     s, k < KVE_RUN_MAX ? k : KVE_RUN_MAX, &p)) == NULL)
                 return false;
             kve_ids_add(&space->apply->idle, run->obj.id);
-            k = same_contents(&s, run, p);
+            k = same_contents(s, run, p);
         }
-        s.i += k;
-        s.at = (struct kve_spot){ run->obj.id, p + k - 1, 0 };
+        s->i += k;
+        s->at = (struct kve_spot){ run->obj.id, p + k - 1, 0 };
     }
-    *at = s.at;
     return true;
 }
 
@@ -732,6 +755,19 @@ find_skipped(struct kve_inst *inst, const struct kve_event *event,
         : behind_root(inst, content, ret);
 }
 
+static kve_status
+store_skipped(struct kve_space *space, struct kve_spot *at, uint32_t block_size,
+    const struct kve_event_content *content)
+{
+    struct store s = { space, NULL, NULL, NULL, content->skipped, NULL,
+        (uint32_t)content->n_skipped, 0, block_size, 1, *at, true, false,
+        false };
+    bool ok = store_contents(&s);
+
+    *at = s.at;
+    return ok ? KVE_OK : KVE_E_NOMEM;
+}
+
 /* Where the event's first block goes. */
 static kve_status
 find_start(struct kve_inst *inst, const struct kve_event *event,
@@ -749,10 +785,7 @@ find_start(struct kve_inst *inst, const struct kve_event *event,
             return KVE_OK;
         if (find_skipped(inst, event, content, ret)) {
             *ret_bridge = true;
-            return store_contents(space, ret, event->block_size,
-                       content->skipped, (uint32_t)content->n_skipped)
-                ? KVE_OK
-                : KVE_E_NOMEM;
+            return store_skipped(space, ret, event->block_size, content);
         }
         hash = own_name(space,
             kve_known(inst, &event->parent,
@@ -813,7 +846,7 @@ store_residency(struct kve_inst *inst, struct kve_scope *scope,
     const struct kve_event *event)
 {
     struct store s = { inst->space, inst, scope, event->hashes, NULL, NULL,
-        (uint32_t)event->n_hashes, 0, 0, 1, { 0, 0, 0 }, false, false };
+        (uint32_t)event->n_hashes, 0, 0, 1, { 0, 0, 0 }, false, false, false };
     kve_status status = KVE_OK;
 
     for (; s.i < s.n && status == KVE_OK; s.i++) {
@@ -844,10 +877,8 @@ note_end(struct kve_inst *inst, const struct store *s)
         inst->last_block = kve_run_block(run, vec, s->at.pos);
 }
 
-/* A root or a wait that was made for the event, and then nothing was stored
- * behind it. */
-static void
-leave_start(struct kve_inst *inst, const struct kve_spot *start)
+void
+kve_store_leave(struct kve_inst *inst, const struct kve_spot *start)
 {
     struct kve_space *space = inst->space;
     uint32_t id = KVE_PARENT_ID(start->parent);
@@ -873,7 +904,7 @@ kve_store(struct kve_inst *inst, struct kve_scope *scope,
 {
     struct store s = { inst->space, inst, scope, event->hashes, content->hashes,
         NULL, (uint32_t)event->n_hashes, 0, event->block_size, 1, { 0, 0, 0 },
-        false, false };
+        false, false, false };
     struct kve_spot start;
     bool bridge;
     kve_status status;
@@ -901,6 +932,66 @@ kve_store(struct kve_inst *inst, struct kve_scope *scope,
         status = store_run(&s);
     note_end(inst, &s);
 out:
-    leave_start(inst, &start);
+    kve_store_leave(inst, &start);
     return status;
+}
+
+/* ---- what was dumped ---- */
+
+bool
+kve_store_run(struct kve_space *space, struct kve_spot *at,
+    const struct kve_index_run *run)
+{
+    struct store s = { space, NULL, NULL, NULL, run->contents, run->dynamo,
+        (uint32_t)run->n_blocks, 0, run->block_size, 1, *at, true, false,
+        true };
+    struct kve_run *end;
+
+    if (!store_contents(&s))
+        return false;
+    *at = s.at;
+    end = kve_run_at(space, at->run);
+    return at->pos + 1 == kve_run_n(end) || kve_spot_cut(space, at) != NULL;
+}
+
+bool
+kve_store_pass(struct kve_space *space, struct kve_spot *at,
+    const struct kve_index_run *run, uint32_t from, uint32_t k)
+{
+    struct store s = { space, NULL, NULL, NULL, run->contents + from, NULL, k,
+        0, run->block_size, 1, *at, true, false, true };
+    bool ok = store_contents(&s);
+
+    *at = s.at;
+    return ok;
+}
+
+kve_status
+kve_store_held(struct kve_inst *inst, struct kve_scope *scope,
+    struct kve_spot *at, const struct kve_index_run *run, uint32_t from,
+    uint32_t k, const struct kve_hash *hashes, uint32_t copies)
+{
+    struct store s = { inst->space, inst, scope, hashes, run->contents + from,
+        NULL, k, 0, run->block_size, copies, *at, true, false, true };
+    kve_status status = store_run(&s);
+
+    *at = s.at;
+    return status;
+}
+
+kve_status
+kve_store_loose(struct kve_inst *inst, struct kve_scope *scope,
+    const struct kve_hash *hash, uint32_t copies)
+{
+    struct store s = { inst->space, inst, scope, hash, NULL, NULL, 1, 0, 0,
+        copies, { 0, 0, 0 }, true, false, true };
+    uint32_t block = known(&s);
+    struct kve_place place;
+
+    if (block == KVE_NO_BLOCK)
+        return kve_loose_add(inst, scope, hash, copies);
+    place = kve_place_of(inst->space, block);
+    if ((place.run->flags & KVE_RUN_LOOSE) == 0)
+        return KVE_E_INVAL;
+    return hold(&s, place.run->obj.id, place.vec, place.pos, 1);
 }

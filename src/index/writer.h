@@ -15,6 +15,7 @@
  *     loose.c   blocks that are known by hash only
  *     remove.c  removals; the end of a batch
  *     apply.c   events of a batch, one after another; the public functions
+ *     restore.c what a dump said, given back
  *     evict.c   forgetting to stay below a limit; draining lives that are over
  *
  * A run's object may be replaced by everything that takes a kve_run_id, so
@@ -302,6 +303,10 @@ bool kve_bridge_add(
 /* The life, which has bridges, may hold the block no longer; it has another
  * id. */
 void kve_bridge_gone(struct kve_inst *inst, const struct kve_place *place);
+/* The i-th of them: how many blocks, and what was stored over them. 0: there
+ * are no more. */
+uint32_t kve_bridge_at(
+    const struct kve_inst *inst, uint32_t i, struct kve_hash *ret_over);
 void kve_bridge_moved(struct kve_space *space, uint32_t from, uint32_t to);
 
 /* ---- apply.c ---- */
@@ -318,6 +323,26 @@ kve_status kve_store(struct kve_inst *inst, struct kve_scope *scope,
 kve_status kve_store_block(struct kve_inst *inst, struct kve_scope *scope,
     struct kve_spot *at, uint32_t block_size, uint64_t content,
     const uint64_t *dynamo, const struct kve_hash *hash, uint32_t copies);
+/* A root or a wait that was made for a store, and then nothing was stored
+ * behind it. */
+void kve_store_leave(struct kve_inst *inst, const struct kve_spot *start);
+/* What a dump said of a run (restore.c): its contents behind *at, which stands
+ * at their end afterwards, and that is the end of a run. It stays so until the
+ * end of the batch: nothing but kve_store_*() of these four is called. false:
+ * no memory. */
+bool kve_store_run(struct kve_space *space, struct kve_spot *at,
+    const struct kve_index_run *run);
+/* Along k of its contents, which are there. */
+bool kve_store_pass(struct kve_space *space, struct kve_spot *at,
+    const struct kve_index_run *run, uint32_t from, uint32_t k);
+/* The same, and they are held under these hashes. KVE_E_INVAL: one of them has
+ * another place. */
+kve_status kve_store_held(struct kve_inst *inst, struct kve_scope *scope,
+    struct kve_spot *at, const struct kve_index_run *run, uint32_t from,
+    uint32_t k, const struct kve_hash *hashes, uint32_t copies);
+/* Hash-only blocks. */
+kve_status kve_store_loose(struct kve_inst *inst, struct kve_scope *scope,
+    const struct kve_hash *hash, uint32_t copies);
 /* Is run id the run of the spot, or one it stands behind? */
 bool kve_spot_behind(
     const struct kve_space *space, const struct kve_spot *at, uint32_t id);

@@ -16,6 +16,8 @@
  *     prompt DIGITS [lora=NAME] [salt=TEXT] [img=NAME:START:N]
  *     hashes B H,H,...    engine hashes to be asked for, blocks of B tokens
  *     tidy          what an idle caller does
+ *     reload        another index with the same in it takes this one's place
+ *                   (world_copy)
  *     ?             compare
  *
  * A..D are workers of their own, E is rank 1 of A's worker, F a worker of A's
@@ -92,6 +94,8 @@ struct world {
     size_t n_hashes;
     struct world_block blocks[WORLD_BLOCKS];
     size_t n_blocks;
+    struct kve_index_opts opts;
+    bool reloaded;  /* counters began anew: they are not compared */
     bool less;      /* see above */
     bool no_memory; /* an operation failed for want of it */
     unsigned turns; /* comparisons, to vary them */
@@ -112,6 +116,16 @@ void world_release(struct world *w);
 
 /* Run one line. False: index and reference differ, problem says how. */
 bool world_run(struct world *w, const char *line);
+
+/* How "reload" copies instance a to b, which is empty. At first by a dump that
+ * is given back as it comes. */
+extern kve_status (*world_copy)(
+    kve_index *from, kve_instance a, kve_index *to, kve_instance b);
+
+/* When set, asked with each question whose rows agreed, to compare something
+ * else. False: problem says how it differs. */
+extern bool (*world_also)(
+    struct world *w, const struct kve_index_query *query, const char *what);
 
 /* Compare everything. */
 bool world_compare(struct world *w);

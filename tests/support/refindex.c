@@ -1483,6 +1483,323 @@ ref_query(const struct ref *ref, const struct kve_index_query *query,
     return n;
 }
 
+/* ---- why a match ends ---- */
+
+/* What is asked of one instance; the caller frees ret->shared. */
+static struct ask
+ask_of(const struct ref *ref, const struct ref_instance *instance,
+    const struct kve_index_query *q)
+{
+    const struct ref_state *state = &instance->state;
+    uint64_t length = prompt_length(q);
+    struct ask ask = { ref, q, state, (uint32_t)length, NULL };
+
+    if (q->recompute_last && length > 0)
+        ask.limit = (uint32_t)(length - 1);
+    ask.shared = need(calloc(state->n_known + 1, sizeof(size_t)));
+    for (size_t i = 0; i < state->n_known && q->hashes == NULL; i++)
+        ask.shared[i] = shared_steps(q, &state->known[i]);
+    return ask;
+}
+
+/* The tiers that the longest number of the row is of. */
+static uint32_t
+longest_tiers(const struct kve_index_query *q, const struct kve_index_row *row)
+{
+    size_t n_order = q->n_tiers > 0 ? q->n_tiers : 3;
+    uint32_t tiers = 0;
+
+    for (size_t i = 0; i < n_order; i++)
+        tiers |= 1u << (q->n_tiers > 0 ? q->tiers[i] : i + 1);
+    if (row->upto[n_order - 1] == row->longest)
+        return tiers;
+    for (uint32_t t = 0; t < KVE_TIERS; t++) {
+        if (row->alone[t] == row->longest)
+            return 1u << t;
+    }
+    return tiers;
+}
+
+static size_t
+groups_counted(const struct ref_state *state)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < state->n_groups; i++)
+        n += kind_of(&state->groups[i]) != IGNORED;
+    return n;
+}
+
+static bool
+needs_all(const struct ref_group *group)
+{
+    enum kind kind = kind_of(group);
+
+    return kind == FULL ||
+        (group->window == 0 && (kind == WINDOW || kind == CHUNK));
+}
+
+/* The smallest number of tokens that is whole blocks of every group. */
+static uint64_t
+suits_all(const struct ask *ask)
+{
+    const struct ref_state *state = ask->state;
+    uint64_t n = 1;
+
+    if (ask->q->hashes != NULL || groups_counted(state) == 0)
+        return 1;
+    for (; n <= ask->limit; n++) {
+        bool all = true;
+
+        for (size_t i = 0; i < state->n_groups; i++)
+            all &= kind_of(&state->groups[i]) == IGNORED ||
+                state->groups[i].block_size == 0 ||
+                n % state->groups[i].block_size == 0;
+        if (all)
+            break;
+    }
+    return n;
+}
+
+/* Some group that needs everything has it, up to an end behind the match. */
+static void
+explain_groups(
+    const struct ask *ask, uint32_t tiers, struct kve_index_ended *ret)
+{
+    const struct ref_state *state = ask->state;
+    uint64_t step = suits_all(ask);
+    uint64_t full = 0;
+
+    if (ask->q->hashes != NULL || groups_counted(state) == 0)
+        return;
+    for (size_t i = 0; i < state->n_groups; i++) {
+        if (kind_of(&state->groups[i]) != IGNORED &&
+            state->groups[i].block_size == 0)
+            return;
+    }
+    for (uint64_t end = ret->at + 1; end <= ask->limit; end++) {
+        for (size_t i = 0; i < state->n_groups; i++) {
+            if (end % step == 0 && kind_of(&state->groups[i]) != IGNORED &&
+                needs_all(&state->groups[i]) &&
+                group_has(ask, &state->groups[i], tiers, end))
+                full = end;
+        }
+    }
+    for (size_t i = 0; full > 0 && i < state->n_groups; i++) {
+        if (kind_of(&state->groups[i]) == IGNORED ||
+            group_has(ask, &state->groups[i], tiers, full))
+            continue;
+        ret->why = KVE_ENDED_GROUP;
+        ret->other = (uint32_t)full;
+        ret->group = state->groups[i].group;
+        return;
+    }
+}
+
+/* The end of the last block of the prompt that it holds and that counts. */
+static uint64_t
+last_end(const struct ask *ask, uint32_t tiers)
+{
+    const struct ref_state *state = ask->state;
+    uint64_t last = 0;
+
+    for (size_t i = 0; i < state->n_known; i++) {
+        const struct ref_known *known = &state->known[i];
+        bool held = false;
+
+        if (!is_on_path(ask, i))
+            continue;
+        held =
+            is_held_in(state, &known->hash, &(struct counted){ tiers, NULL });
+        for (size_t g = 0; g < state->n_groups; g++)
+            held |= kind_of(&state->groups[g]) != IGNORED &&
+                is_held_in(state, &known->hash,
+                    &(struct counted){ tiers, &state->groups[g] });
+        if (held && place_end(&known->place) > last)
+            last = place_end(&known->place);
+    }
+    return last;
+}
+
+/* Is this one of the hashes held in some of the tiers? */
+static bool
+holds_hash(const struct ask *ask, size_t n, uint32_t tiers)
+{
+    struct ref_hash hash = form_of(ask->ref, ask->state, &ask->q->hashes[n]);
+
+    for (size_t i = 0; i < ask->state->n_copies; i++) {
+        const struct ref_copies *copies = &ask->state->copies[i];
+
+        if (ref_hash_same(&copies->hash, &hash) &&
+            (tiers >> ask->state->scopes[copies->scope].tier & 1) != 0)
+            return true;
+    }
+    return false;
+}
+
+static uint64_t
+last_hash(const struct ask *ask, uint32_t tiers)
+{
+    uint64_t last = 0;
+
+    for (size_t i = 0; i < ask->q->n_hashes; i++) {
+        if (holds_hash(ask, i, tiers))
+            last = (i + 1) * (uint64_t)ask->q->block_size;
+    }
+    return last;
+}
+
+/* It holds a block of the prompt that begins with this token. */
+static bool
+holds_at(const struct ask *ask, uint64_t at)
+{
+    for (size_t i = 0; i < ask->state->n_known; i++) {
+        const struct ref_place *place = &ask->state->known[i].place;
+
+        if (is_on_path(ask, i) &&
+            place_end(place) - place->steps[place->n - 1].block_size == at &&
+            is_held(ask->state, &ask->state->known[i].hash))
+            return true;
+    }
+    return false;
+}
+
+static bool
+others_go_on(const struct ref *ref, const struct kve_index_query *q,
+    kve_instance instance, uint64_t at)
+{
+    for (size_t i = 0; i < ref->n; i++) {
+        const struct ref_instance *other = ref->instances[i];
+        struct ask ask;
+        bool holds;
+
+        if (other->ns != q->ns || other->id == instance)
+            continue;
+        ask = ask_of(ref, other, q);
+        holds = q->hashes != NULL
+            ? holds_hash(&ask, at / q->block_size, UINT32_MAX)
+            : holds_at(&ask, at);
+        free(ask.shared);
+        if (holds)
+            return true;
+    }
+    return false;
+}
+
+/* How much it holds of the same content under another adapter or salt. */
+static uint32_t
+other_roots(const struct ref *ref, const struct ref_instance *instance,
+    const struct kve_index_query *q)
+{
+    struct ref_text lora = name_of(q->lora_name), salt = name_of(q->cache_salt);
+    uint32_t most = 0;
+
+    for (size_t i = 0; i < instance->state.n_known && q->hashes == NULL; i++) {
+        const struct ref_known *known = &instance->state.known[i];
+        struct kve_index_query other = *q;
+        struct kve_index_row row;
+
+        if (!known->taught || !known->place.rooted ||
+            (ref_text_same(&known->place.lora, &lora) &&
+                ref_text_same(&known->place.salt, &salt)))
+            continue;
+        other.lora_name.data = known->place.lora.data;
+        other.lora_name.len = known->place.lora.len;
+        other.cache_salt.data = known->place.salt.data;
+        other.cache_salt.len = known->place.salt.len;
+        row = row_of(ref, instance, &other);
+        if (row.longest > most)
+            most = row.longest;
+    }
+    return most;
+}
+
+/* With every tier in the order. */
+static uint32_t
+on_all_tiers(const struct ref *ref, const struct ref_instance *instance,
+    const struct kve_index_query *q)
+{
+    static const uint8_t tiers[KVE_TIERS] = { 0, 1, 2, 3, 4 };
+    struct kve_index_query all = *q;
+
+    all.tiers = tiers;
+    all.n_tiers = KVE_TIERS;
+    return row_of(ref, instance, &all).upto[KVE_TIERS - 1];
+}
+
+/* Is there no room for a block behind the match? */
+static bool
+no_more(const struct ask *ask, uint32_t least, uint32_t at)
+{
+    const struct kve_index_query *q = ask->q;
+    uint64_t suits = suits_all(ask);
+
+    if (q->hashes != NULL)
+        return at / q->block_size + 1 + (q->recompute_last != 0) > q->n_hashes;
+    if (q->tokens == NULL)
+        least = q->block_size;
+    if (least == 0)
+        return at >= ask->limit;
+    return at + (suits > least ? suits : least) > ask->limit;
+}
+
+static void
+explain(const struct ask *ask, const struct ref_instance *instance,
+    uint32_t tiers, struct kve_index_ended *ret)
+{
+    const struct kve_index_query *q = ask->q;
+    uint64_t last;
+
+    ret->other = on_all_tiers(ask->ref, instance, q);
+    if (ret->other > ret->at) {
+        ret->why = KVE_ENDED_OTHER_TIER;
+        return;
+    }
+    ret->other = 0;
+    explain_groups(ask, tiers, ret);
+    if (ret->why == KVE_ENDED_GROUP)
+        return;
+    last = q->hashes != NULL ? last_hash(ask, tiers) : last_end(ask, tiers);
+    if (last > ret->at) {
+        ret->why = KVE_ENDED_HOLE;
+        ret->other = (uint32_t)last;
+        return;
+    }
+    ret->other = other_roots(ask->ref, instance, q);
+    if (ret->other > ret->at) {
+        ret->why = KVE_ENDED_OTHER_ROOT;
+        return;
+    }
+    ret->other = 0;
+    ret->why = others_go_on(ask->ref, q, instance->id, ret->at)
+        ? KVE_ENDED_NOT_HELD
+        : KVE_ENDED_NOT_STORED;
+}
+
+void
+ref_explain(const struct ref *ref, const struct kve_index_query *query,
+    kve_instance id, uint32_t least, struct kve_index_ended *ret)
+{
+    const struct ref_instance *instance = ref_find(ref, id);
+    struct kve_index_row row;
+    struct ask ask;
+
+    memset(ret, 0, sizeof(*ret));
+    ret->struct_size = sizeof(*ret);
+    ret->why = KVE_ENDED_NOTHING;
+    if (instance == NULL || instance->id != id || instance->ns != query->ns ||
+        instance->state.n_copies == 0)
+        return;
+    row = row_of(ref, instance, query);
+    ret->at = row.longest;
+    ask = ask_of(ref, instance, query);
+    if (no_more(&ask, least, row.longest))
+        ret->why = KVE_ENDED_PROMPT_END;
+    else
+        explain(&ask, instance, longest_tiers(query, &row), ret);
+    free(ask.shared);
+}
+
 static int
 compare_holders(const void *a, const void *b)
 {

@@ -169,6 +169,11 @@ void ref_rebuild_abort(struct ref *ref, kve_instance id);
 size_t ref_query(const struct ref *ref, const struct kve_index_query *query,
     struct kve_index_row *rows, size_t cap);
 
+/* Where and why the match of an instance ends (kve_index_explain()). least: the
+ * smallest block size that the namespace ever had; 0: none. */
+void ref_explain(const struct ref *ref, const struct kve_index_query *query,
+    kve_instance instance, uint32_t least, struct kve_index_ended *ret);
+
 /* Holders in order of instance, then of scope. */
 size_t ref_block(const struct ref *ref, kve_namespace ns,
     const struct kve_hash *hash, struct kve_index_holder *holders, size_t cap);

@@ -160,8 +160,8 @@ dump(void)
         state != 0 ? kve_state_str(state) : "");
     for (size_t i = 0; i < n && i < MOST_INSTANCES; i++) {
         struct dumping dumping = { false, false };
-        struct kve_index_dump sink = { sizeof(sink), &dumping, on_run,
-            on_held };
+        struct kve_index_dump sink = { sizeof(sink), &dumping, on_run, on_held,
+            NULL };
         struct kve_index_instance info;
 
         if (kve_index_get_instance(kvi, instances[i], &info) != KVE_OK)

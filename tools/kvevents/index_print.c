@@ -687,7 +687,8 @@ kve_status
 index_print_dump(const struct index_print *print, struct kve_error *err)
 {
     struct dumping dumping = { .print = print };
-    struct kve_index_dump dump = { sizeof(dump), &dumping, on_run, on_held };
+    struct kve_index_dump dump = { sizeof(dump), &dumping, on_run, on_held,
+        NULL };
     size_t width;
     size_t n;
     struct kve_index_instance *infos = all_infos(print, &n, &width);

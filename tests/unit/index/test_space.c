@@ -556,7 +556,7 @@ test_scopes_have_limits(void **state)
     struct kve_inst *inst;
     kve_status status = KVE_OK;
     kve_index *index;
-    char name[16];
+    char name[24];
 
     (void)state;
     assert_non_null(text);
@@ -1307,7 +1307,8 @@ test_counters_have_names(void **state)
 
     (void)state;
     for (size_t i = 0; (counter = kve_counter_at(i)) >= 0; i++)
-        n += counter >= KVE_INDEX_COUNTER_BASE;
+        n += counter >= KVE_INDEX_COUNTER_BASE &&
+            counter < KVE_INDEX_COUNTER_BASE + 100;
     assert_int_equal(n, N_OF(numbers));
     for (size_t i = 0; i < N_OF(numbers); i++) {
         assert_non_null(kve_counter_str(numbers[i]));
