@@ -172,9 +172,47 @@
     X(INDEX_GROUPS_IGNORED, 219, "groups_ignored",                      \
         "stores in groups of a kind that takes no part in matches")
 
+/* Counters of one source of an ingest, beside those above. */
+#define KVE_INGEST_COUNTER_MAP(X)                                             \
+    X(INGEST_BATCHES, 300, "batches_ingested", "batches given to the index")  \
+    X(INGEST_NOT_APPLIED, 301, "events_not_applied",                          \
+        "events that the index refused, whole or in part")                    \
+    X(INGEST_FAILED, 302, "batches_not_applied",                              \
+        "batches that were not applied to their end: no memory, or a limit")  \
+    X(INGEST_OTHER_RANK, 303, "batches_other_rank",                           \
+        "batches that named another rank than their source's")                \
+    X(INGEST_BLOCK_SIZE, 304, "block_sizes_unexpected",                       \
+        "block sizes of a stream that are not the registered one")            \
+    X(INGEST_CLEARED, 305, "sources_cleared",                                 \
+        "times the source's blocks were forgotten: restart, loss, or a call") \
+    X(INGEST_SWAPPED, 306, "rebuilds_swapped", "twins that became visible")   \
+    X(INGEST_RESUMED, 307, "resumes", "times a position was gone on from")
+
+/* Counters of a service (service.h). */
+#define KVE_HTTP_COUNTER_MAP(X)                                            \
+    X(HTTP_REQUESTS, 400, "http_requests", "requests answered")            \
+    X(HTTP_4XX, 401, "http_errors_client", "answers with a status of 4xx") \
+    X(HTTP_5XX, 402, "http_errors_server", "answers with a status of 5xx") \
+    X(HTTP_CONNECTIONS, 403, "http_connections", "connections accepted")   \
+    X(HTTP_REFUSED, 404, "http_connections_refused",                       \
+        "connections refused: max_connections, or too many of one client") \
+    X(HTTP_SLOW, 405, "http_requests_slow",                                \
+        "connections cut: the request took too long to come")              \
+    X(HTTP_UNAUTHORIZED, 406, "http_unauthorized",                         \
+        "requests without a valid token")                                  \
+    X(HTTP_RATE_LIMITED, 407, "http_rate_limited",                         \
+        "requests refused: too many of one client")                        \
+    X(HTTP_BODY_BYTES, 408, "http_body_bytes", "bytes of request bodies")  \
+    X(HTTP_ANSWER_BYTES, 409, "http_answer_bytes", "bytes of answers")     \
+    X(HTTP_EVENTS_SENT, 410, "http_events_sent",                           \
+        "events sent to readers of the live stream")                       \
+    X(HTTP_EVENTS_LOST, 411, "http_events_lost",                           \
+        "events that a slow reader of the live stream missed")
+
 enum kve_counter {
 #define X(name, number, text, help) KVE_COUNTER_##name = number,
     KVE_PUB_COUNTER_MAP(X) KVE_SUB_COUNTER_MAP(X) KVE_INDEX_COUNTER_MAP(X)
+        KVE_INGEST_COUNTER_MAP(X) KVE_HTTP_COUNTER_MAP(X)
 #undef X
 };
 

@@ -14,6 +14,12 @@
  *   subscriber.h  follow publishers, never silently wrong
  *   hash.h        content hashes of blocks, and the hashes of engines
  *   index.h       which worker holds how much of a prompt
+ *   ingest.h      many engines into one index
+ *
+ * Of the library libkvevents-service, and not included here:
+ *
+ *   service.h     an ingest and its index, asked over HTTP
+ *   discover.h    sources out of files and names
  */
 #ifndef KVEVENTS_KVEVENTS_H
 #define KVEVENTS_KVEVENTS_H
@@ -24,6 +30,7 @@
 #include <kvevents/event.h>
 #include <kvevents/hash.h>
 #include <kvevents/index.h>
+#include <kvevents/ingest.h>
 #include <kvevents/publisher.h>
 #include <kvevents/status.h>
 #include <kvevents/subscriber.h>

@@ -12,6 +12,7 @@ static const struct {
 } table[] = {
 #define X(name, number, text, help) { number, text, help },
     KVE_PUB_COUNTER_MAP(X) KVE_SUB_COUNTER_MAP(X) KVE_INDEX_COUNTER_MAP(X)
+        KVE_INGEST_COUNTER_MAP(X) KVE_HTTP_COUNTER_MAP(X)
 #undef X
 };
 
