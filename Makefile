@@ -32,8 +32,8 @@ bench: ## all benchmarks, one JSON line a figure
 	@scripts/deps.sh bench
 	@scripts/bench.sh all
 
-.PHONY: bench-codec bench-stream bench-index
-bench-codec bench-stream bench-index: bench-%: ## the benchmarks of one part
+.PHONY: bench-codec bench-stream bench-index bench-service
+bench-codec bench-stream bench-index bench-service: bench-%: ## one part
 	@scripts/deps.sh bench
 	@scripts/bench.sh $*
 

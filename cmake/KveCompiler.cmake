@@ -8,7 +8,10 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
 # Symbols for profiles and backtraces cost nothing at run time. Asserts stay.
 set(CMAKE_C_FLAGS_RELEASE "-O2 -g")
-set(CMAKE_C_FLAGS_DEBUG "-O0 -g3")
+# Unless somebody (a preset) asked for something else than CMake's own.
+if(CMAKE_C_FLAGS_DEBUG STREQUAL "-g")
+    set(CMAKE_C_FLAGS_DEBUG "-O0 -g3")
+endif()
 
 add_library(kve_compile INTERFACE)
 target_compile_definitions(kve_compile INTERFACE _GNU_SOURCE)

@@ -5,16 +5,30 @@ include(CMakePackageConfigHelpers)
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/kvevents"
     DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
-    FILES_MATCHING PATTERN "*.h")
+    FILES_MATCHING PATTERN "*.h"
+    PATTERN "service.h" EXCLUDE
+    PATTERN "discover.h" EXCLUDE)
 
 install(TARGETS kvevents_shared EXPORT kvevents_shared_targets
     LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(TARGETS kvevents_static EXPORT kvevents_static_targets
     ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 
-# Two export sets: who links the shared library needs no ZeroMQ headers.
+set(kinds shared static)
+if(KVEVENTS_SERVICE)
+    list(APPEND kinds service)
+    install(FILES "${PROJECT_SOURCE_DIR}/include/kvevents/service.h"
+        "${PROJECT_SOURCE_DIR}/include/kvevents/discover.h"
+        DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/kvevents")
+    install(TARGETS kvevents_service EXPORT kvevents_service_targets
+        ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+    set_target_properties(kvevents_service PROPERTIES EXPORT_NAME service)
+endif()
+
+# An export set each: who links the shared library needs no ZeroMQ headers, and
+# who does not run the service no HTTP server's.
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/kvevents")
-foreach(kind IN ITEMS shared static)
+foreach(kind IN LISTS kinds)
     install(EXPORT kvevents_${kind}_targets
         NAMESPACE kvevents::
         FILE kvevents-${kind}-targets.cmake
@@ -46,6 +60,20 @@ configure_file("${PROJECT_SOURCE_DIR}/cmake/libkvevents.pc.in"
     "${PROJECT_BINARY_DIR}/libkvevents.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/libkvevents.pc"
     DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+
+if(KVEVENTS_SERVICE)
+    install(FILES "${PROJECT_SOURCE_DIR}/docs/openapi.json"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/kvevents")
+    install(DIRECTORY "${PROJECT_SOURCE_DIR}/contrib/grafana"
+        "${PROJECT_SOURCE_DIR}/contrib/prometheus"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/kvevents")
+    install(FILES "${PROJECT_SOURCE_DIR}/contrib/systemd/kvevents.service"
+        DESTINATION "lib/systemd/system")
+    configure_file("${PROJECT_SOURCE_DIR}/cmake/libkvevents-service.pc.in"
+        "${PROJECT_BINARY_DIR}/libkvevents-service.pc" @ONLY)
+    install(FILES "${PROJECT_BINARY_DIR}/libkvevents-service.pc"
+        DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+endif()
 
 foreach(section IN ITEMS 1 3)
     file(GLOB pages CONFIGURE_DEPENDS

@@ -1,7 +1,12 @@
-# libkvevents, shared and static, from one set of objects.
+# libkvevents, shared and static, from one set of objects; and, on top of the
+# static one, libkvevents-service: what needs an HTTP server and JSON, so that
+# programs that only link the index need neither.
 
 file(GLOB_RECURSE KVE_SOURCES CONFIGURE_DEPENDS
     "${PROJECT_SOURCE_DIR}/src/*.c")
+set(KVE_SERVICE_SOURCES ${KVE_SOURCES})
+list(FILTER KVE_SERVICE_SOURCES INCLUDE REGEX "/src/(discover|http)/")
+list(FILTER KVE_SOURCES EXCLUDE REGEX "/src/(discover|http)/")
 
 add_library(kvevents_objs OBJECT ${KVE_SOURCES})
 set_target_properties(kvevents_objs PROPERTIES
@@ -42,4 +47,26 @@ endforeach()
 # sanitizers' run-time library is in the executable, so not with them.
 if(NOT KVEVENTS_SANITIZE AND NOT KVEVENTS_FUZZ)
     target_link_options(kvevents_shared PRIVATE -Wl,--no-undefined)
+endif()
+
+# The document of the HTTP interface is part of the service, which answers with
+# it.
+set(KVE_OPENAPI "${PROJECT_SOURCE_DIR}/docs/openapi.json")
+file(GLOB v1 CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/http/v1*.c")
+set_property(SOURCE ${v1} APPEND PROPERTY OBJECT_DEPENDS "${KVE_OPENAPI}")
+
+if(KVEVENTS_SERVICE)
+    add_library(kvevents_service STATIC ${KVE_SERVICE_SOURCES})
+    set_target_properties(kvevents_service PROPERTIES
+        OUTPUT_NAME kvevents-service
+        POSITION_INDEPENDENT_CODE ON
+        C_VISIBILITY_PRESET hidden)
+    target_compile_definitions(kvevents_service PRIVATE
+        KVE_BUILDING=1 KVE_OPENAPI="${KVE_OPENAPI}")
+    target_include_directories(kvevents_service PRIVATE
+        "${PROJECT_SOURCE_DIR}/src" ${KVE_XXHASH_INCLUDE_DIRS})
+    target_link_libraries(kvevents_service
+        PUBLIC kvevents_static
+        PRIVATE $<BUILD_INTERFACE:kve_compile> PkgConfig::KVE_MICROHTTPD
+            PkgConfig::KVE_GNUTLS PkgConfig::KVE_JANSSON)
 endif()

@@ -15,10 +15,10 @@
 # tests/tools/NAME.c is no test but a program NAME that scripts run; the .c
 # files of tests/fault/ together are such a program, too: fault.
 #
-# The other .c files of a test's own folder and of tests/support/ are linked to
-# it. Scripts whose name begins with _, lib, common or helper are not tests.
-# The first part of a test's name is its label. A test that exits with 77 was
-# skipped; it says why in its last line.
+# The other .c files of a test's own folder and of tests/support/ are there for
+# it: libraries, of which it takes what it needs. Scripts whose name begins with
+# _, lib, common or helper are not tests. The first part of a test's name is its
+# label. A test that exits with 77 was skipped; it says why in its last line.
 #
 # In the first lines of its file a test can say what it needs:
 #
@@ -80,16 +80,23 @@ function(kve_test_properties name source)
         SKIP_RETURN_CODE 77)
 endfunction()
 
-# One executable and one test from SOURCE, with HELPERS linked to it.
+# The libraries of tests: what all share, and what those of a folder share.
+function(kve_test_part target folder)
+    add_library(${target} STATIC ${ARGN})
+    target_include_directories(${target} PRIVATE "${folder}")
+    target_link_libraries(${target} PUBLIC kvevents_test
+        PkgConfig::KVE_CMOCKA PkgConfig::KVE_JANSSON PkgConfig::KVE_MSGPACK m)
+endfunction()
+
+# One executable and one test from SOURCE, with libraries linked to it.
 function(kve_c_test name source)
     string(REPLACE "/" "_" target "test_${name}")
-    add_executable(${target} "${source}" ${ARGN})
+    add_executable(${target} "${source}")
     set_target_properties(${target} PROPERTIES
         RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
     cmake_path(GET source PARENT_PATH folder)
     target_include_directories(${target} PRIVATE "${folder}")
-    target_link_libraries(${target} PRIVATE kvevents_test
-        PkgConfig::KVE_CMOCKA PkgConfig::KVE_JANSSON PkgConfig::KVE_MSGPACK m)
+    target_link_libraries(${target} PRIVATE ${ARGN})
     add_test(NAME ${name} COMMAND ${target}
         WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
     kve_test_properties(${name} "${source}")
@@ -105,6 +112,8 @@ foreach(source IN LISTS sources)
 endforeach()
 
 file(GLOB support CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/support/*.c")
+kve_test_part(kve_test_support
+    "${PROJECT_SOURCE_DIR}/tests/support" ${support})
 
 file(GLOB sources CONFIGURE_DEPENDS
     "${PROJECT_SOURCE_DIR}/tests/unit/*/test_*.c")
@@ -115,14 +124,22 @@ foreach(source IN LISTS sources)
     string(REGEX REPLACE "^test_" "" name "${name}")
     file(GLOB helpers CONFIGURE_DEPENDS "${folder}/*.c")
     list(FILTER helpers EXCLUDE REGEX "/test_[^/]*$")
-    kve_c_test(unit/${part}/${name} "${source}" ${helpers} ${support})
+    set(libraries kve_test_support)
+    if(helpers)
+        set(libraries kve_test_${part} kve_test_support)
+        if(NOT TARGET kve_test_${part})
+            kve_test_part(kve_test_${part} "${folder}" ${helpers})
+            target_link_libraries(kve_test_${part} PUBLIC kve_test_support)
+        endif()
+    endif()
+    kve_c_test(unit/${part}/${name} "${source}" ${libraries})
 endforeach()
 
 file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/race/*.c")
 foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)
     string(REGEX REPLACE "^test_" "" name "${name}")
-    kve_c_test(race/${name} "${source}" ${support})
+    kve_c_test(race/${name} "${source}" kve_test_support)
 endforeach()
 
 file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/fault/*.c")

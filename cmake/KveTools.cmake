@@ -7,6 +7,10 @@
 
 file(GLOB KVE_TOOL_SOURCES CONFIGURE_DEPENDS
     "${PROJECT_SOURCE_DIR}/tools/kvevents/*.c")
+if(NOT KVEVENTS_SERVICE)
+    list(FILTER KVE_TOOL_SOURCES EXCLUDE
+        REGEX "/(serve|query|sources|client|config|logs)[^/]*$")
+endif()
 
 if(KVE_TOOL_SOURCES)
     add_executable(kvevents_tool ${KVE_TOOL_SOURCES})
@@ -15,6 +19,16 @@ if(KVE_TOOL_SOURCES)
         "${PROJECT_SOURCE_DIR}/tools/kvevents")
     target_link_libraries(kvevents_tool PRIVATE
         kve_compile kvevents_static PkgConfig::KVE_JANSSON Threads::Threads)
+    if(KVEVENTS_SERVICE)
+        target_compile_definitions(kvevents_tool PRIVATE KVE_HAVE_SERVICE=1)
+        target_link_libraries(kvevents_tool PRIVATE
+            kvevents_service PkgConfig::KVE_INIH PkgConfig::KVE_CURL)
+        if(KVE_SYSTEMD_FOUND)
+            target_compile_definitions(kvevents_tool PRIVATE
+                KVE_HAVE_SYSTEMD=1)
+            target_link_libraries(kvevents_tool PRIVATE PkgConfig::KVE_SYSTEMD)
+        endif()
+    endif()
     install(TARGETS kvevents_tool
         RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()

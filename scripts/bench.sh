@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 #
-# Build and run benchmarks beside their peers: bench.sh all|codec|stream|index
+# Build and run benchmarks beside their peers: bench.sh PART
 #
-# One JSON line a figure on standard output; all else on standard error.
+# PART is all, codec, stream, index or service. One JSON line a figure on
+# standard output; all else on standard error.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 part=${1:-all}
 case "$part" in
-all | codec | stream | index) ;;
+all | codec | stream | index | service) ;;
 *)
     echo "bench.sh: '$part' is not a part; accepted are all, codec," \
-        "stream and index" >&2
+        "stream, index and service" >&2
     exit 2
     ;;
 esac

@@ -9,7 +9,8 @@
 set -euo pipefail
 
 build=(gcc libc6-dev cmake ninja-build make pkg-config libzmq3-dev
-    libjansson-dev libxxhash-dev libssl-dev)
+    libjansson-dev libxxhash-dev libssl-dev libmicrohttpd-dev
+    libgnutls28-dev libinih-dev libcurl4-openssl-dev libsystemd-dev)
 tests=(g++ libcmocka-dev libmsgpack-dev clang libclang-rt-14-dev
     clang-format python3 python3-venv binutils)
 
@@ -21,7 +22,8 @@ check)
     packages=("${build[@]}" "${tests[@]}")
     ;;
 bench)
-    packages=("${build[@]}" libmsgpack-dev python3 python3-venv util-linux)
+    packages=("${build[@]}" libmsgpack-dev python3 python3-venv util-linux
+        wrk)
     ;;
 *)
     echo "deps.sh: '${1:-}' is not a set of packages; accepted are demo," \

@@ -29,6 +29,7 @@ for target in "${targets[@]}"; do
     mkdir -p "$corpus"
     case "$name" in
     *frames* | *replay*) seeds=build/seeds/frames ;;
+    input) seeds=build/seeds/questions ;;
     *) seeds=build/seeds/payloads ;;
     esac
     dictionary=()

@@ -64,6 +64,12 @@ for language in c cc; do
     try static "$work/pkgconfig_static_$language"
 done
 
+# shellcheck disable=SC2046
+cc "${flags[@]}" "$source_dir/service.c" -o "$work/pkgconfig_service_c" \
+    $(pkg-config --define-variable=prefix="$prefix" --cflags --libs \
+        libkvevents-service)
+try static "$work/pkgconfig_service_c"
+
 # CMake.
 cmake -S "$source_dir" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" \
     -DCMAKE_BUILD_TYPE=Release >"$work/log" 2>&1 || {
@@ -77,6 +83,7 @@ cmake --build "$work/cmake" >"$work/log" 2>&1 || {
 for program in shared_c shared_cc static_c static_cc; do
     try "${program%%_*}" "$work/cmake/$program"
 done
+try static "$work/cmake/service_c"
 
 # The rest of the package.
 for header in "$KVEVENTS_SOURCE_DIR"/include/kvevents/*.h; do
@@ -85,6 +92,11 @@ done
 for page in "$KVEVENTS_SOURCE_DIR"/docs/man/*.[13]; do
     [ -e "$page" ] || continue
     cmp "$page" "$prefix/share/man/man${page##*.}/${page##*/}" || fail "page"
+done
+for file in share/kvevents/openapi.json share/kvevents/grafana/kvevents.json \
+    share/kvevents/prometheus/kvevents.yml \
+    lib/systemd/system/kvevents.service; do
+    [ -s "$prefix/$file" ] || fail "$file"
 done
 if [ -n "${KVEVENTS_BIN:-}" ]; then
     "$prefix/bin/kvevents" --version >/dev/null || fail "kvevents --version"

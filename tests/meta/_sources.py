@@ -16,7 +16,7 @@ BUILD = pathlib.Path(os.environ.get(
 
 # Folders of src/ along the path of a message; none includes a later one.
 ORDER = ["base", "wire", "transport", "stream", "publish", "subscribe", "hash",
-         "index"]
+         "index", "ingest", "discover", "http"]
 
 
 def files():

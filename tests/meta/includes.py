@@ -3,7 +3,8 @@
 
 src/ is a row of folders along the data's path; each includes itself, base/ and
 the folders before it, and names a header by its folder. ZeroMQ is seen by
-base/ and transport/ alone. The command and the examples see the public headers.
+base/ and transport/ alone, the HTTP server by http/, JSON by the two folders of
+the service. The command and the examples see the public headers.
 """
 
 import re
@@ -11,6 +12,7 @@ import re
 from _sources import ORDER, ROOT, files, finish, read, without_comments
 
 ZEROMQ = {"base", "transport"}
+SERVICE = {"discover", "http"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 
 
@@ -26,7 +28,13 @@ def judge(path, quote, name):
         if top == "src" and name.startswith("zmq") and \
                 path.parts[1] not in ZEROMQ:
             return "only base/ and transport/ know ZeroMQ"
-        if top == "src" and name.startswith(("jansson", "msgpack", "cmocka")):
+        if top == "src" and name.startswith("jansson") and \
+                path.parts[1] not in SERVICE:
+            return "only the service reads JSON"
+        if top == "src" and name.startswith(("microhttpd", "gnutls")) and \
+                path.parts[1] != "http":
+            return "only http/ knows the HTTP server"
+        if top == "src" and name.startswith(("msgpack", "cmocka")):
             return "the library does not need it"
         return None
 

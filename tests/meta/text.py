@@ -20,9 +20,10 @@ LEFT_BEHIND = re.compile(
     r"(^|/)(CMakeCache\.txt|CMakeFiles|__pycache__|core|a\.out)(/|$)")
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 
-# First parts of absolute paths that every machine has.
-COMMON = {"bin", "dev", "etc", "lib", "proc", "run", "sys", "tmp", "usr",
-          "var"}
+# First parts of absolute paths that every machine has, or every service (v1,
+# test), or none (item, nowhere).
+COMMON = {"bin", "dev", "etc", "item", "lib", "nowhere", "proc", "run", "sys",
+          "test", "tmp", "usr", "v1", "var"}
 ABSOLUTE = re.compile(
     r"""(?:^|[\s'`=(]|(?<![\w}])")/([A-Za-z][\w.-]*)/[\w.]+""")
 
