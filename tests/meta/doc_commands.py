@@ -32,7 +32,7 @@ from _sources import BUILD, ROOT, read
 EXEMPT = ["make demo", "make install", "cmake --preset"]
 BLOCK_S = 60
 TRIES = 3  # of a recorded session: its gaps depend on being there in time
-PORTS = [5557, 5558, 5559, 5567, 5568, 5569]  # of the documents
+PORTS = [5557, 5558, 5559, 5567, 5568, 5569, 8090]  # of the documents
 
 
 def free_ports():

@@ -34,6 +34,8 @@ struct command {
     const char *operand_help; /* one paragraph about the operands, or NULL */
     const struct option_spec *options; /* NULL: none but --help */
     const struct section *sections;    /* NULL: none */
+    const char *keys_title;            /* a chapter of the keys of a file */
+    const struct option_spec *keys;    /* NULL: none */
     const char *examples;              /* lines as they stand, or NULL */
     /* Words that complete the operand, or NULL: files. */
     const char *words;
@@ -44,6 +46,11 @@ extern const struct command command_watch;
 extern const struct command command_publish;
 extern const struct command command_index;
 extern const struct command command_hash;
+#if defined(KVE_HAVE_SERVICE)
+extern const struct command command_serve;
+extern const struct command command_query;
+extern const struct command command_sources;
+#endif
 extern const struct command command_help;
 extern const struct command command_completion;
 

@@ -30,6 +30,14 @@ put_choices(const struct option_spec *spec)
         printf("%s%s", c == spec->choices ? "" : " ", c->name);
 }
 
+/* Whether a value is the path of something. */
+static bool
+takes_file(const struct option_spec *spec)
+{
+    return strcmp(spec->value, "FILE") == 0 ||
+        strcmp(spec->value, "DIR") == 0 || strcmp(spec->value, "PATH") == 0;
+}
+
 static void
 put_command_names(void)
 {
@@ -60,7 +68,7 @@ bash_command(const struct command *command)
             fputs(" values='", stdout);
             put_choices(spec);
             fputs("' ;;\n", stdout);
-        } else if (strcmp(spec->value, "FILE") == 0) {
+        } else if (takes_file(spec)) {
             fputs(" values=/files ;;\n", stdout);
         } else {
             fputs(" values=/none ;;\n", stdout);
@@ -146,7 +154,7 @@ zsh_option(const struct option_spec *spec)
             putchar('(');
             put_choices(spec);
             putchar(')');
-        } else if (strcmp(spec->value, "FILE") == 0) {
+        } else if (takes_file(spec)) {
             fputs("_files", stdout);
         } else {
             putchar(' ');
@@ -225,7 +233,7 @@ fish_option(const struct command *command, const struct option_spec *spec)
         put_choices(spec);
         putchar('\'');
     } else if (spec->kind != OPTION_FLAG && !spec->optional) {
-        fputs(strcmp(spec->value, "FILE") == 0 ? " -r" : " -x", stdout);
+        fputs(takes_file(spec) ? " -r" : " -x", stdout);
     }
     fputs(" -d ", stdout);
     put_fish(spec->help);

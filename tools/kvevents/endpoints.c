@@ -88,22 +88,22 @@ read_key(FILE *file, char key[41])
 }
 
 bool
-key_pair_read(
-    const struct command *command, const char *path, struct key_pair *ret_keys)
+key_pair_load(
+    const char *path, struct key_pair *ret_keys, char *error, size_t cap)
 {
     struct key_pair keys;
     FILE *file = fopen(path, "re");
     bool good;
 
     if (file == NULL) {
-        option_complain(command, "--curve-keys: cannot open '%s': %s", path,
+        (void)snprintf(error, cap, "--curve-keys: cannot open '%s': %s", path,
             strerror(errno));
         return false;
     }
     good = read_key(file, keys.public_key) && read_key(file, keys.secret_key);
     (void)fclose(file);
     if (!good) {
-        option_complain(command,
+        (void)snprintf(error, cap,
             "--curve-keys: '%s' is no file of keys; give one with two lines "
             "of 40 characters (Z85): public key, secret key",
             path);
@@ -111,6 +111,18 @@ key_pair_read(
     }
     *ret_keys = keys;
     return true;
+}
+
+bool
+key_pair_read(
+    const struct command *command, const char *path, struct key_pair *ret_keys)
+{
+    char error[512];
+    bool good = key_pair_load(path, ret_keys, error, sizeof(error));
+
+    if (!good)
+        option_complain(command, "%s", error);
+    return good;
 }
 
 bool

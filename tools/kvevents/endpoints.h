@@ -30,7 +30,11 @@ struct key_pair {
     char secret_key[41];
 };
 
-/* Read a file of keys; complains and returns false when it is none. */
+/* Read a file of keys; false: it is none, and error says why in one line. */
+bool key_pair_load(
+    const char *path, struct key_pair *ret_keys, char *error, size_t cap);
+
+/* The same; complains. */
 bool key_pair_read(
     const struct command *command, const char *path, struct key_pair *ret_keys);
 

@@ -207,6 +207,10 @@ const struct command command_help = {
     .summary = "explain a command",
     .operand_help = "Without COMMAND all are listed.",
     .options = options,
+#if defined(KVE_HAVE_SERVICE)
+    .words = "watch publish index hash serve query sources help completion",
+#else
     .words = "watch publish index hash help completion",
+#endif
     .run = run,
 };

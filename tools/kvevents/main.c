@@ -4,8 +4,9 @@
  * Reading order: command.h (what a subcommand is), options.h (how its options
  * are read), then watch.c with print.h, value.h and stats.h, publish.c with
  * jsonin.h and lines.h, index.c with recording.h and feed.h, and hash.c with
- * settings.h and verify.h. help.c, manpage.c and completion.c write what the
- * tables say.
+ * settings.h and verify.h; serve.c with serve_options.h, config.h and logs.h,
+ * and its clients query.c and sources.c with client.h. help.c, manpage.c and
+ * completion.c write what the tables say.
  */
 #include "command.h"
 
@@ -22,6 +23,11 @@ const struct command *const commands[] = {
     &command_publish,
     &command_index,
     &command_hash,
+#if defined(KVE_HAVE_SERVICE)
+    &command_serve,
+    &command_query,
+    &command_sources,
+#endif
     &command_help,
     &command_completion,
     NULL,

@@ -101,6 +101,19 @@ put_paragraphs(const char *text)
 }
 
 static void
+put_accepted(const struct option_spec *spec)
+{
+    char accepted[512];
+
+    if (spec->kind == OPTION_FLAG || spec->kind == OPTION_TEXT ||
+        spec->kind == OPTION_LIST)
+        return;
+    option_accepted(spec, accepted, sizeof(accepted));
+    fputs("Accepted: ", stdout);
+    put_sentences(accepted, strlen(accepted));
+}
+
+static void
 put_option(const struct option_spec *spec)
 {
     puts(".TP");
@@ -119,14 +132,7 @@ put_option(const struct option_spec *spec)
         fputs("Default: ", stdout);
         put_sentences(spec->fallback, strlen(spec->fallback));
     }
-    if (spec->kind != OPTION_FLAG && spec->kind != OPTION_TEXT &&
-        spec->kind != OPTION_LIST) {
-        char accepted[512];
-
-        option_accepted(spec, accepted, sizeof(accepted));
-        fputs("Accepted: ", stdout);
-        put_sentences(accepted, strlen(accepted));
-    }
+    put_accepted(spec);
 }
 
 static void
@@ -147,14 +153,36 @@ put_command(const struct command *command)
         put_option(spec);
 }
 
+/* Keys of a file, as options are. */
 static void
-put_section(const char *title, const char *text)
+put_keys(const struct option_spec *keys)
+{
+    for (const struct option_spec *spec = keys; spec->name != NULL; spec++) {
+        fputs(".TP\n.BI \"", stdout);
+        put_text(spec->name, strlen(spec->name));
+        printf(" = \" %s\n", spec->value);
+        put_sentences(spec->help, strlen(spec->help));
+        put_accepted(spec);
+    }
+}
+
+static void
+put_title(const char *title)
 {
     fputs(".SH \"", stdout);
     for (; *title != '\0'; title++)
         putchar(toupper((unsigned char)*title));
     puts("\"");
-    put_paragraphs(text);
+}
+
+static void
+put_sections(const struct section *sections)
+{
+    for (const struct section *s = sections; s != NULL && s->title != NULL;
+         s++) {
+        put_title(s->title);
+        put_paragraphs(s->text);
+    }
 }
 
 static void
@@ -180,19 +208,33 @@ static const struct section ends[] = {
     { "Exit status",
         "0: as asked. 1: something was not as it should be: a bad line of "
         "input, fewer batches than --count within --timeout, an endpoint in "
-        "use, hashes that the stated settings do not give. 2: an option or "
+        "use, hashes that the stated settings do not give, a service that does "
+        "not answer or answers with an error, a state that was not written. 2: "
+        "an option or "
         "operand is wrong; one line on standard error says which, what was "
         "given and what is accepted. 130 and 143: ended "
         "by Ctrl-C or by SIGTERM; publish that has published all and only "
-        "serves replay ends with 0 then. A reader of standard output that "
+        "serves replay ends with 0 then, and so does serve with SIGTERM. A "
+        "reader of standard output that "
         "goes away ends watch with 0." },
-    { "Environment", "NO_COLOR: when set and not empty, no colours." },
+    { "Environment",
+        "NO_COLOR: when set and not empty, no colours.\n"
+        "\n"
+        "KVEVENTS_URL: where query and sources find the service.\n"
+        "\n"
+        "KVEVENTS_SERVE_NAME: the option --name of serve, in capitals and with "
+        "_ for -.\n"
+        "\n"
+        "NOTIFY_SOCKET, WATCHDOG_USEC: serve tells systemd that it is ready "
+        "and alive." },
     { "Security",
         "Token ids are users' text: whoever can connect to a publisher can "
         "read what its users wrote. So kvevents publish listens on this "
         "machine only unless --public is given, and --curve-keys encrypts. "
         "Without --curve-allow any reader that knows the publisher's public "
-        "key is let in. kvevents watch --no-tokens prints none." },
+        "key is let in. kvevents watch --no-tokens prints none. kvevents serve "
+        "listens on this machine only; where others are to ask, give it "
+        "--token-file and --tls-cert." },
     { NULL, NULL },
 };
 
@@ -220,13 +262,16 @@ manpage_write(void)
          "\\-\\-name=value;\n\\-\\- ends the options.\n.SH COMMANDS");
     for (size_t i = 0; commands[i] != NULL; i++)
         put_command(commands[i]);
-    for (size_t i = 0; commands[i] != NULL; i++)
-        for (const struct section *s = commands[i]->sections;
-             s != NULL && s->title != NULL; s++)
-            put_section(s->title, s->text);
-    for (const struct section *s = ends; s->title != NULL; s++)
-        put_section(s->title, s->text);
+    for (size_t i = 0; commands[i] != NULL; i++) {
+        put_sections(commands[i]->sections);
+        if (commands[i]->keys != NULL) {
+            put_title(commands[i]->keys_title);
+            put_keys(commands[i]->keys);
+        }
+    }
+    put_sections(ends);
     put_examples();
     puts(".SH SEE ALSO\n.BR kvevents (3),\n.BR kve_subscriber (3),\n.BR "
-         "kve_publisher (3),\n.BR kve_index (3),\n.BR kve_hash (3)");
+         "kve_publisher (3),\n.BR kve_index (3),\n.BR kve_hash (3),\n.BR "
+         "kve_ingest (3),\n.BR kve_discover (3),\n.BR kve_service (3)");
 }

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define LONGEST_WORD 32
 
@@ -121,7 +122,30 @@ read_choice(const struct option_spec *spec, const char *text, uint32_t *ret)
     return false;
 }
 
-/* Store one value; false when it is none. */
+static struct option_list *
+list_of(const struct option_spec *spec, void *into)
+{
+    return (struct option_list *)(void *)((char *)into + spec->at);
+}
+
+/* Make room for a value more in a list, which forgets what came from a lower
+ * level. */
+static bool
+list_reserve(struct option_list *list, enum option_level level)
+{
+    const char **items =
+        realloc(list->items, (list->n + 1) * sizeof(*list->items));
+
+    if (items == NULL)
+        return false;
+    list->items = items;
+    if (list->level < level)
+        list->n = 0;
+    list->level = level;
+    return true;
+}
+
+/* Store one value; false when it is none. Lists have room for it. */
 static bool
 store(const struct option_spec *spec, const char *text, void *into)
 {
@@ -144,8 +168,7 @@ store(const struct option_spec *spec, const char *text, void *into)
     case OPTION_CHOICE:
         return read_choice(spec, text, at);
     case OPTION_LIST:
-        ((struct option_list *)at)->items[((struct option_list *)at)->n++] =
-            text;
+        list_of(spec, into)->items[list_of(spec, into)->n++] = text;
         return true;
     case OPTION_FLAG:
     case OPTION_CUSTOM:
@@ -189,6 +212,8 @@ option_accepted(const struct option_spec *spec, char *text, size_t cap)
         (void)snprintf(text, cap, "%s", spec->accepted);
         break;
     case OPTION_FLAG:
+        (void)snprintf(text, cap, "yes or no");
+        break;
     case OPTION_TEXT:
     case OPTION_LIST:
         (void)snprintf(text, cap, "%s", "any text");
@@ -219,29 +244,38 @@ refuse_missing(const struct command *command, const struct option_spec *spec)
     return OPTION_WRONG;
 }
 
+const char *
+option_near(const struct option_spec *table, const char *word)
+{
+    const char *near = NULL;
+    unsigned best = 3;
+
+    for (const struct option_spec *spec = table;
+         spec != NULL && spec->name != NULL && *word != '\0'; spec++) {
+        unsigned distance = option_distance(word, spec->name);
+
+        /* A part of the name is taken for a shortened one. */
+        if (strncmp(word, spec->name, strlen(word)) == 0)
+            distance = 1;
+        if (distance < best && distance < strlen(word)) {
+            best = distance;
+            near = spec->name;
+        }
+    }
+    return near;
+}
+
 static enum option_result
 refuse_option(const struct command *command, const char *word, size_t len)
 {
     char name[LONGEST_WORD] = "";
-    const char *near = NULL;
-    unsigned best = 3;
+    const char *near;
 
     if (word[1] == '-' && len - 2 < sizeof(name)) {
         memcpy(name, word + 2, len - 2);
         name[len - 2] = '\0';
     }
-    for (const struct option_spec *spec = command->options;
-         spec != NULL && spec->name != NULL && name[0] != '\0'; spec++) {
-        unsigned distance = option_distance(name, spec->name);
-
-        /* A part of the name is taken for a shortened one. */
-        if (strncmp(name, spec->name, strlen(name)) == 0)
-            distance = 1;
-        if (distance < best && distance < strlen(name)) {
-            best = distance;
-            near = spec->name;
-        }
-    }
+    near = option_near(command->options, name);
     if (near != NULL)
         option_complain(command,
             "unknown option '%.*s'; did you mean '--%s'? "
@@ -254,10 +288,10 @@ refuse_option(const struct command *command, const char *word, size_t len)
     return OPTION_WRONG;
 }
 
-static const struct option_spec *
-find_name(const struct command *command, const char *name, size_t len)
+const struct option_spec *
+option_find(const struct option_spec *table, const char *name, size_t len)
 {
-    for (const struct option_spec *spec = command->options;
+    for (const struct option_spec *spec = table;
          spec != NULL && spec->name != NULL; spec++)
         if (strlen(spec->name) == len && memcmp(spec->name, name, len) == 0)
             return spec;
@@ -283,19 +317,6 @@ struct line {
     void *into;
 };
 
-/* Make room for a value more: no option is given more often than there are
- * words. */
-static bool
-list_reserve(const struct line *line, const struct option_spec *spec)
-{
-    struct option_list *list =
-        (struct option_list *)(void *)((char *)line->into + spec->at);
-
-    if (list->items == NULL)
-        list->items = calloc((size_t)line->argc, sizeof(*list->items));
-    return list->items != NULL;
-}
-
 /* Store what an option takes: attached, or the next word. */
 static enum option_result
 take_value(
@@ -308,7 +329,8 @@ take_value(
             return refuse_missing(line->command, spec);
         text = line->argv[++line->at];
     }
-    if (spec->kind == OPTION_LIST && !list_reserve(line, spec)) {
+    if (spec->kind == OPTION_LIST &&
+        !list_reserve(list_of(spec, line->into), OPTION_FROM_WORDS)) {
         option_complain(line->command, "out of memory");
         return OPTION_WRONG;
     }
@@ -323,7 +345,7 @@ read_long(struct line *line, const char *word)
     const char *equals = strchr(word, '=');
     size_t len = equals != NULL ? (size_t)(equals - word) : strlen(word);
     const struct option_spec *spec =
-        find_name(line->command, word + 2, len - 2);
+        option_find(line->command->options, word + 2, len - 2);
 
     if (len == 6 && memcmp(word, "--help", 6) == 0 && equals == NULL)
         return OPTION_HELP;
@@ -359,19 +381,51 @@ read_letters(struct line *line, const char *word)
     return OPTION_OK;
 }
 
+void
+option_defaults(const struct option_spec *table, void *into)
+{
+    for (const struct option_spec *spec = table;
+         spec != NULL && spec->name != NULL; spec++)
+        if (spec->fallback != NULL)
+            (void)store(spec, spec->fallback, into);
+}
+
+static bool
+read_flag(const char *text, bool *ret)
+{
+    static const char *const words[] = { "yes", "true", "on", "1", "no",
+        "false", "off", "0" };
+
+    for (size_t i = 0; i < 8; i++)
+        if (strcasecmp(text, words[i]) == 0) {
+            *ret = i < 4;
+            return true;
+        }
+    return false;
+}
+
 enum option_result
-option_parse(const struct command *command, int argc, char **argv, void *into,
+option_set(const struct option_spec *spec, const char *text,
+    enum option_level level, void *into)
+{
+    bool right;
+
+    if (spec->kind == OPTION_LIST && !list_reserve(list_of(spec, into), level))
+        return OPTION_NO_MEMORY;
+    right = spec->kind == OPTION_FLAG
+        ? read_flag(text, (bool *)((char *)into + spec->at))
+        : store(spec, text, into);
+    return right ? OPTION_OK : OPTION_WRONG;
+}
+
+enum option_result
+option_words(const struct command *command, int argc, char **argv, void *into,
     int *ret_operands)
 {
     struct line line = { command, argc, argv, 1, into };
     enum option_result result = OPTION_OK;
     bool only_operands = false;
     int n = 0;
-
-    for (const struct option_spec *spec = command->options;
-         spec != NULL && spec->name != NULL; spec++)
-        if (spec->fallback != NULL)
-            (void)store(spec, spec->fallback, into);
 
     for (; line.at < argc && result == OPTION_OK; line.at++) {
         char *word = argv[line.at];
@@ -388,4 +442,12 @@ option_parse(const struct command *command, int argc, char **argv, void *into,
     if (result == OPTION_OK)
         *ret_operands = n;
     return result;
+}
+
+enum option_result
+option_parse(const struct command *command, int argc, char **argv, void *into,
+    int *ret_operands)
+{
+    option_defaults(command->options, into);
+    return option_words(command, argc, argv, into, ret_operands);
 }

@@ -13,6 +13,10 @@
  *
  * Of an option that is given twice the last one counts, but for OPTION_LIST,
  * which keeps them all in their order.
+ *
+ * Values can come from a file and from the environment, too. They are stored in
+ * the order of enum option_level, so that the higher one counts; values of a
+ * list take the place of those of a lower level.
  */
 #ifndef KVEVENTS_TOOL_OPTIONS_H
 #define KVEVENTS_TOOL_OPTIONS_H
@@ -40,11 +44,19 @@ struct option_choice {
     uint32_t value;
 };
 
+/* Where a value comes from. */
+enum option_level {
+    OPTION_FROM_FILE,
+    OPTION_FROM_ENVIRONMENT,
+    OPTION_FROM_WORDS
+};
+
 /* The values of an option that may be given again and again, borrowed from
  * argv. The caller ends the list with option_list_release(). */
 struct option_list {
     size_t n;
     const char **items;
+    enum option_level level; /* of all of them */
 };
 
 struct option_spec {
@@ -71,8 +83,9 @@ void option_list_release(struct option_list *list);
 /* How parsing ended. */
 enum option_result {
     OPTION_OK,
-    OPTION_HELP, /* --help was given */
-    OPTION_WRONG /* one line was written to standard error */
+    OPTION_HELP,     /* --help was given */
+    OPTION_WRONG,    /* one line was written to standard error */
+    OPTION_NO_MEMORY /* of option_set() */
 };
 
 /*
@@ -82,6 +95,24 @@ enum option_result {
  */
 enum option_result option_parse(const struct command *command, int argc,
     char **argv, void *into, int *ret_operands);
+
+/* The two halves of it: defaults, and then the words. */
+void option_defaults(const struct option_spec *table, void *into);
+enum option_result option_words(const struct command *command, int argc,
+    char **argv, void *into, int *ret_operands);
+
+/*
+ * Store a value that did not come as a word; a flag is yes or no. text is
+ * borrowed. OPTION_WRONG: it is not accepted, and nothing was written.
+ */
+enum option_result option_set(const struct option_spec *spec, const char *text,
+    enum option_level level, void *into);
+
+/* The option of that name, or NULL; and the name that is nearest to a word, or
+ * NULL when none is near. */
+const struct option_spec *option_find(
+    const struct option_spec *table, const char *name, size_t len);
+const char *option_near(const struct option_spec *table, const char *word);
 
 /* Write the usual line about something wrong to standard error:
  * "kvevents watch: ...". Returns 2, the exit status that goes with it. */
