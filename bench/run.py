@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Run the benchmarks of one part, or all: run.py all|codec|stream|index
+"""Run the benchmarks of one part, or all: run.py PART
 
-One JSON line a figure on standard output.
+PART is codec, stream, index, service or all. One JSON line a figure on
+standard output.
 """
 
 import pathlib
@@ -18,6 +19,7 @@ PARTS = {
                [sys.executable, BENCH / "run_sources.py"],
                [PROGRAMS / "bench_snapshot"]],
     "index": [[sys.executable, BENCH / "run_index.py"]],
+    "service": [[sys.executable, BENCH / "run_service.py"]],
 }
 
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What went wrong elsewhere is tested here.
 
-Cases that were reported for other systems have numbers: B is order, replay and
-restarts, C the meaning of an index, D the network and operation, E speed and
-memory. For each the table names the tests that show it is right here; this test
-checks that they are there. A case that belongs to a part that is not built yet
-says to which.
+Cases that were reported for other systems have numbers: A is the wire, as far
+as a service shows it, B order, replay and restarts, C the meaning of an index,
+D the network and operation, E speed and memory. For each the table names the
+tests that show it is right here; this test checks that they are there. A case
+that belongs to a part that is not built yet says to which.
 
+    A20..A24  what consumers made of events
     B1..B26   order of one source, replay, restarts, snapshots
     C1..C42   what an index says after which events
     D1..D15   sockets, endpoints, endings, many sources
@@ -44,9 +45,27 @@ HYBRID = "tests/unit/index/test_cases_hybrid.c"
 LIVES_OF_INSTANCES = "tests/unit/index/test_lives.c"
 INDEX_MEMORY = "tests/unit/index/test_memory.c"
 INDEX_COMMAND = "tests/e2e/index_command.py"
+INGEST = "tests/unit/ingest/test_sources.c"
+TOPICS = "tests/unit/ingest/test_topics.c"
+FLEET = "tests/unit/ingest/test_fleet.c"
+RESTORE = "tests/unit/ingest/test_restore.c"
 
 # Case, what it is, and its tests: a file and a name in it.
 CASES = {
+    "A20": ("events of pools", [
+        ("tests/e2e/dynamo_client.py", "test_a20_events_of_pools")]),
+    "A21": ("hashes above 2^53 in JSON", [
+        ("tests/e2e/dynamo_client.py", "test_a21_hashes_of_every_form")]),
+    "A22": ("an adapter's name among the extra keys", [
+        ("tests/unit/hash/test_content.c", "test_adapters"),
+        ("tests/unit/hash/test_content.c", "test_salts"),
+        ("tests/unit/wire/test_cases.c", "test_cases_come_out_as_stated")]),
+    "A23": ("cut and hostile payloads", [
+        ("tests/unit/wire/test_cases.c", "test_cases_come_out_as_stated"),
+        ("tests/unit/http/test_input_msgpack.c", "test_refused"),
+        ("tests/e2e/http_hostile.py", "test_random_bodies")]),
+    "A24": ("topics that name a worker", [
+        (TOPICS, "test_a24_topics"), (TOPICS, "test_streams_by_host")]),
     "B1": ("a request that the publisher does not understand", [
         (SUBSCRIBER, "test_replay_shapes"), (VLLM, "lost_messages"),
         (VLLM, "bad_requests")]),
@@ -154,7 +173,8 @@ CASES = {
     "C13": ("a clear, and a new start", [
         (COPIES, "test_c13_a_clear_and_a_new_start")]),
     "C14": ("ranks are apart", [
-        (COPIES, "test_c14_ranks_are_apart"),
+        (COPIES, "test_c14_ranks_are_apart"), (INGEST, "test_c14_ranks"),
+        ("tests/e2e/dynamo_client.py", "test_c14_ranks_come_and_go_alone"),
         (INDEX_COMMAND, "test_workers_and_ranks")]),
     "C15": ("a removal is of one group", [
         (HYBRID, "test_c15_a_removal_is_of_one_group")]),
@@ -171,6 +191,7 @@ CASES = {
         (CHAINS, "test_c21_images_that_differ")]),
     "C22": ("block sizes are learnt", [
         (CHAINS, "test_c22_sizes_are_learnt"),
+        (INGEST, "test_c22_block_size"),
         (INDEX_COMMAND, "test_instances")]),
     "C23": ("blocks smaller than expected, and rests", [
         (CHAINS, "test_c23_blocks_smaller_than_anything_expected")]),
@@ -184,15 +205,22 @@ CASES = {
     "C28": ("a partial block that is stored again", [
         (COPIES, "test_c28_a_partial_block_again")]),
     "C29": ("a worker that comes again starts empty", [
-        (COPIES, "test_c29_a_worker_that_comes_again_starts_empty")]),
+        (COPIES, "test_c29_a_worker_that_comes_again_starts_empty"),
+        (INGEST, "test_c29_new_life"), (RESTORE, "test_c29_moved"),
+        ("tests/e2e/dynamo_client.py",
+         "test_c29_a_worker_that_comes_again_is_empty")]),
     "C32": ("tokens are tokens, and no scores", [
         (COPIES, "test_c34_sums_over_tiers"),
+        ("tests/e2e/dynamo_client.py",
+         "test_c32_c34_tiers_are_cumulative_tokens"),
         (INDEX_COMMAND, "test_text_of_an_answer")]),
     "C33": ("hashes that differ between workers", [
         (CHAINS, "test_c33_hashes_that_differ_between_workers"),
         (INDEX_COMMAND, "test_questions_by_every_name")]),
     "C34": ("a tier alone, and sums over tiers", [
-        (COPIES, "test_c34_sums_over_tiers")]),
+        (COPIES, "test_c34_sums_over_tiers"),
+        ("tests/e2e/dynamo_client.py",
+         "test_c32_c34_tiers_are_cumulative_tokens")]),
     "C35": ("children of what came without events", [
         (CHAINS, "test_c35_children_of_what_came_without_events")]),
     "C37": ("a limit, and what it makes the index forget", [
@@ -233,6 +261,10 @@ CASES = {
     "D7": ("IPv6", [
         (ENDPOINT, "test_good_endpoints"), (LIVE, "test_kinds_of_endpoints"),
         (PYZMQ, "addresses")]),
+    "D8": ("addresses that others can not reach", [
+        ("tests/e2e/serve_options.py", "test_public_addresses_are_warned_of"),
+        ("tests/unit/discover/test_targets.c",
+         "test_what_files_may_not_say")]),
     "D9": ("a connection that is half open", [
         (FIELD, "test_d9_heartbeats_stop"),
         (FIELD, "test_d9_kernel_looks_for_dead_peers"),
@@ -241,25 +273,39 @@ CASES = {
         (FIELD, "test_d10_paused_reader"), (VLLM, "slow_live"),
         (PUBLISHER, "test_a_stuck_reader_costs_max_out_bytes_and_no_more")]),
     "D11": ("who can read", [
-        (OPTIONS, '"--public"'), (CURVE, "test_only_friends_get_in"),
+        (OPTIONS, '"--public"'),
+        ("tests/e2e/serve_options.py", "test_public_addresses_are_warned_of"),
+        (CURVE, "test_only_friends_get_in"),
         (CURVE, "test_bad_keys")]),
     "D12": ("an address in use", [
         (BIND, "test_taken_port_is_refused"),
         (PUBLISHER, "test_an_endpoint_in_use_is_named"),
         (OPTIONS, "test_a_port_in_use")]),
     "D13": ("several engines of one host", [
-        (FIELD, "test_d13_same_host"), (SOURCES, "test_one_of_a_host_goes")]),
+        (FIELD, "test_d13_same_host"), (INGEST, "test_d13_one_host"),
+        (SOURCES, "test_one_of_a_host_goes")]),
     "D14": ("an endpoint where nobody is", [
         (FIELD, "test_d14_one_dead_one_slow"),
+        (FLEET, "test_d14_one_dead"),
+        ("tests/e2e/serve_fleet.py",
+         "test_many_sources_of_which_some_are_dead"),
         (SOURCES, "test_a_dead_endpoint_delays_nobody"),
         (NAMES, "test_slow_name_delays_nobody")]),
     "D15": ("how far a source is", [
         ("tests/e2e/bad_input.py", "test_states_follow_each_other"),
-        (SOURCES, "test_json_names_every_source")]),
+        (SOURCES, "test_json_names_every_source"),
+        (INGEST, "test_d15_progress"),
+        ("tests/e2e/api_v1.py", "test_ready"),
+        ("tests/e2e/serve_life.py", "test_recovery_limit")]),
     "E1": ("chains that come and go", [
         (INDEX_MEMORY, "test_e1_chains_that_come_and_go"),
         ("tests/unit/index/test_memory_long.c",
          "test_e1_ten_million_chains")]),
+    "E3": ("no line for each event", [
+        ("tests/e2e/serve_life.py", "test_lines_are_limited")]),
+    "E5": ("packed bodies", [
+        ("tests/unit/http/test_input_msgpack.c", "test_lists"),
+        ("bench/run_service.py", '"/v1/query", "msgpack"')]),
     "E6": ("what a clear costs, and where a replay begins", [
         (LIVES_OF_INSTANCES,
          "test_a_drop_is_seen_at_once_and_drained_later"),
@@ -271,6 +317,9 @@ CASES = {
     "E8": ("limits are in bytes", [
         (INDEX_MEMORY, "test_c37_a_limit_in_bytes"),
         (INDEX_MEMORY, "test_the_least_limit")]),
+    "E9": ("memory while workers come and go, and prompts are placed", [
+        ("tests/soak/service.py", "run"),
+        ("tests/e2e/serve_memory.py", "service.run(")]),
 }
 
 # Cases of parts that are not built yet.
@@ -278,12 +327,7 @@ LATER = {
     "C9": "check: an engine that announces no removals; an age or a bound",
     "C36": "check: an engine that clears with each look-up (C13 obeys)",
     "C39": "simulate: blocks are visible after the step that computes them",
-    "D8": "service: the address it tells others is another one",
-    "D15": "service: /ready is not /health (its first half is above)",
-    "E3": "service: no line for each event (the library writes none at all)",
     "E4": "simulate: blocks of one token, an event each",
-    "E5": "service: hashes in a packed body",
-    "E9": "service: its memory while it places prompts (E1 is the index)",
 }
 
 # Numbers that were never given.
