@@ -18,11 +18,14 @@
 #include <kvevents/discover.h>
 
 #include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -336,18 +339,46 @@ test_two_that_name_one(void **state)
     end(&w);
 }
 
-/* Whether files can be opened. */
-static void
-allow_files(bool allowed)
-{
-    static struct rlimit before;
-    struct rlimit none;
+/* Files and directories below this path can not be opened for now: there are no
+ * descriptors left. For these alone, because others of this process (the socket
+ * library) do not live through it. */
+static _Atomic(const char *) no_descriptors;
 
-    if (!allowed)
-        assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    none = before;
-    none.rlim_cur = 3;
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, allowed ? &before : &none), 0);
+static bool
+may_open(const char *path)
+{
+    const char *below = atomic_load(&no_descriptors);
+
+    if (below == NULL || strncmp(path, below, strlen(below)) != 0)
+        return true;
+    errno = EMFILE;
+    return false;
+}
+
+/* These two take the place of the system's, which they call. */
+DIR *
+opendir(const char *path)
+{
+    DIR *(*real)(const char *) =
+        (DIR * (*)(const char *)) dlsym(RTLD_NEXT, "opendir");
+
+    return may_open(path) ? real(path) : NULL;
+}
+
+int
+open(const char *path, int flags, ...)
+{
+    int (*real)(const char *, int, ...) =
+        (int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open");
+    mode_t mode = 0;
+    va_list args;
+
+    if ((flags & (O_CREAT | O_TMPFILE)) != 0) {
+        va_start(args, flags);
+        mode = va_arg(args, mode_t);
+        va_end(args);
+    }
+    return may_open(path) ? real(path, flags, mode) : -1;
 }
 
 /* A file that could not be read when it came is read later, though it is the
@@ -362,10 +393,10 @@ test_a_file_without_descriptors(void **state)
     begin(&w, KVE_NONE);
     write_file(&w, "t.json", ONE);
     (void)snprintf(path, sizeof(path), "%s/t.json", w.directory);
-    allow_files(false);
+    atomic_store(&no_descriptors, w.directory);
     assert_int_equal(kve_discover_path(w.discover, path, NULL, NULL), KVE_OK);
     expect_logged(&w, "Too many open files");
-    allow_files(true);
+    atomic_store(&no_descriptors, NULL);
     expect(&w, SAID_ONE);
     assert_int_equal(logged(&w, "Too many open files"), 1);
     end(&w);
@@ -387,12 +418,12 @@ test_a_directory_without_descriptors(void **state)
     expect(&w, SAID_ONE);
     (void)snprintf(from, sizeof(from), "%s/one.json", w.directory);
     (void)snprintf(to, sizeof(to), "%s/not.yaml", w.directory);
-    allow_files(false);
+    atomic_store(&no_descriptors, w.directory);
     assert_int_equal(rename(from, to), 0);
     expect_logged(&w, "Too many open files; what its files said before stays");
     (void)usleep(100000);
     expect(&w, SAID_ONE);
-    allow_files(true);
+    atomic_store(&no_descriptors, NULL);
     expect(&w, "");
     end(&w);
 }
