@@ -164,9 +164,10 @@ typedef void kve_ingest_event_fn(
 /* Zero means the default. */
 struct kve_ingest_opts {
     size_t struct_size;
-    uint32_t threads;     /* that follow sources; default: cores, at most 4 */
-    uint32_t max_sources; /* default 4,096; streams count as well */
-    uint32_t max_replays; /* requests at a time over all; default 4 */
+    uint32_t threads; /* that follow sources; default: half as many as cores,
+                         at least 1, at most 4 */
+    uint32_t max_sources;          /* default 4,096; streams count as well */
+    uint32_t max_replays;          /* requests at a time over all; default 4 */
     uint32_t recovery_limit_ms;    /* a source that recovers for longer does not
                                       keep the whole from being ready; 60,000 */
     struct kve_batch_opts batch;   /* limits of decoding */

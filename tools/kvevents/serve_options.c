@@ -225,8 +225,8 @@ const struct option_spec serve_options[] = {
         .fallback = "0",
         AT(ingest_threads),
         .max = 256,
-        .help = "Threads that follow sources; 0: as many as cores, at "
-                "most 4" },
+        .help = "Threads that follow sources; 0: half as many as "
+                "cores, at least 1, at most 4" },
     { .name = "max-sources",
         .kind = OPTION_NUMBER,
         .value = "N",
