@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,7 +176,7 @@ read_small(struct kve_http_request *req, struct kve_body *body,
 
 /* Looking for a worker; what is found is copied. */
 struct search {
-    const char *worker;
+    char worker[24];
     const char *model;  /* NULL: any */
     const char *tenant; /* NULL: any, "default" before others */
     bool has_rank;
@@ -188,6 +189,13 @@ struct search {
     char *found_tenant;
     kve_ingest_id id; /* of the rank, in any place that fits */
 };
+
+static void
+search_init(struct search *search, uint64_t id)
+{
+    memset(search, 0, sizeof(*search));
+    snprintf(search->worker, sizeof(search->worker), "%" PRIu64, id);
+}
 
 static void
 keep_place(struct search *search, const struct kve_ingest_source *source)
@@ -277,15 +285,11 @@ kve_dynamo_unregister(struct kve_http *http, struct kve_http_request *req)
     };
     struct search search;
     struct kve_body body;
-    char worker[24];
     kve_status status;
 
     if (!read_small(req, &body, fields, sizeof(fields) / sizeof(fields[0])))
         return;
-    memset(&search, 0, sizeof(search));
-    snprintf(worker, sizeof(worker), "%llu",
-        (unsigned long long)body.value[0].number);
-    search.worker = worker;
+    search_init(&search, body.value[0].number);
     search.model = body.value[1].text;
     search.tenant = body.value[2].len > 0 ? body.value[2].text : NULL;
     search.has_rank = body.value[3].set;
@@ -294,11 +298,11 @@ kve_dynamo_unregister(struct kve_http *http, struct kve_http_request *req)
         status = search.has_rank
             ? kve_ingest_remove(http->ingest, search.id, NULL)
             : kve_ingest_remove_worker(http->ingest, search.found_model,
-                  search.found_tenant, worker, NULL, NULL);
+                  search.found_tenant, search.worker, NULL, NULL);
         if (status == KVE_OK)
             kve_dialect_ok(req, 200);
         else
-            kve_dialect_error(req, 404, "instance %s not found", worker);
+            kve_dialect_error(req, 404, "instance %s not found", search.worker);
     }
     search_release(&search);
     kve_body_release(&body);
@@ -317,15 +321,11 @@ pause_or_resume(
     struct search search;
     struct kve_body body;
     struct kve_error err;
-    char worker[24];
     kve_status status;
 
     if (!read_small(req, &body, fields, sizeof(fields) / sizeof(fields[0])))
         return;
-    memset(&search, 0, sizeof(search));
-    snprintf(worker, sizeof(worker), "%llu",
-        (unsigned long long)body.value[0].number);
-    search.worker = worker;
+    search_init(&search, body.value[0].number);
     search.has_rank = true;
     search.rank = (uint32_t)body.value[1].number;
     if (find_worker(http, req, &search)) {
@@ -335,11 +335,11 @@ pause_or_resume(
             kve_dialect_ok(req, 200);
         } else if (status == KVE_E_IN_USE) {
             kve_dialect_error(req, 409,
-                "instance %s dp_rank %u cannot be %s from status %s", worker,
-                search.rank, resume ? "resumed" : "paused",
+                "instance %s dp_rank %u cannot be %s from status %s",
+                search.worker, search.rank, resume ? "resumed" : "paused",
                 resume ? "active" : "paused");
         } else if (status == KVE_E_NOT_FOUND) {
-            kve_dialect_error(req, 404, "instance %s not found", worker);
+            kve_dialect_error(req, 404, "instance %s not found", search.worker);
         } else {
             /* It stays paused, and may be asked for again. */
             kve_dialect_error(req, 503, "%s", err.detail);

@@ -219,6 +219,17 @@ kve_input_room_text(struct kve_input_job *job, int which, size_t n)
 }
 
 void
+kve_input_put_hashes(struct kve_input_job *job, size_t n)
+{
+    struct kve_input *in = job->in;
+
+    in->numbers = job->memory->numbers;
+    in->hashes = job->memory->hashes;
+    in->n_hashes = n;
+    in->hashes_field = (uint32_t)job->field;
+}
+
+void
 kve_input_put_texts(struct kve_input_job *job, int which, size_t n)
 {
     struct kve_input *in = job->in;

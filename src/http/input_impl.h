@@ -87,6 +87,9 @@ bool kve_input_room_text(struct kve_input_job *job, int which, size_t n);
 /* n bytes, or NULL. */
 uint8_t *kve_input_bytes(struct kve_input_job *job, size_t n);
 
+/* n hashes of the field are there. */
+void kve_input_put_hashes(struct kve_input_job *job, size_t n);
+
 /* n texts of workers (0) or tiers (1) are there. */
 void kve_input_put_texts(struct kve_input_job *job, int which, size_t n);
 

@@ -223,7 +223,6 @@ one_hash(struct kve_input_job *job, const uint8_t *p, size_t i)
 static const uint8_t *
 read_hashes(struct kve_input_job *job, const uint8_t *p)
 {
-    struct kve_input *in = job->in;
     size_t most = (size_t)(job->end - p) / 2 + 1;
     size_t max = job->limits.max_hashes;
     const uint8_t *begin = p;
@@ -248,10 +247,7 @@ read_hashes(struct kve_input_job *job, const uint8_t *p)
         if (p == NULL)
             return NULL;
     }
-    in->numbers = job->memory->numbers;
-    in->hashes = job->memory->hashes;
-    in->n_hashes = n;
-    in->hashes_field = (uint32_t)job->field;
+    kve_input_put_hashes(job, n);
     return p;
 }
 

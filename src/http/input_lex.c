@@ -7,7 +7,7 @@
  */
 #include "http/input_lex.h"
 
-#include "http/utf8.h"
+#include "base/utf8.h"
 
 #include <string.h>
 

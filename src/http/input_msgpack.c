@@ -7,7 +7,7 @@
  */
 #include "http/input_impl.h"
 
-#include "http/utf8.h"
+#include "base/utf8.h"
 
 #include "wire/tokens.h"
 
@@ -304,7 +304,6 @@ static const uint8_t *
 read_hashes(struct pack *pack, const uint8_t *p)
 {
     struct kve_input_job *job = &pack->job;
-    struct kve_input *in = job->in;
     const uint8_t *begin = p;
     size_t n;
 
@@ -320,10 +319,7 @@ read_hashes(struct pack *pack, const uint8_t *p)
         if (p == NULL)
             return NULL;
     }
-    in->numbers = job->memory->numbers;
-    in->hashes = job->memory->hashes;
-    in->n_hashes = n;
-    in->hashes_field = (uint32_t)job->field;
+    kve_input_put_hashes(job, n);
     return p;
 }
 

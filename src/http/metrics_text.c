@@ -3,7 +3,7 @@
  */
 #include "http/metrics_text.h"
 
-#include "http/utf8.h"
+#include "base/utf8.h"
 #include "wire/buffer.h"
 
 #include <math.h>

@@ -7,7 +7,7 @@
  */
 #include "http/output.h"
 
-#include "http/utf8.h"
+#include "base/utf8.h"
 
 #include "wire/buffer.h"
 #include "wire/cursor.h"

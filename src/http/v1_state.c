@@ -8,6 +8,8 @@
 #include "http/v1.h"
 #include "http/v1_feed.h"
 
+#include "base/io.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -49,19 +51,8 @@ static bool
 spool_write(void *ctx, const void *data, size_t len)
 {
     struct spool *spool = ctx;
-    const char *at = data;
 
-    while (len > 0) {
-        ssize_t n = write(spool->fd, at, len);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return false;
-        at += n;
-        len -= (size_t)n;
-    }
-    return kve_feed_wanted(spool->feed);
+    return kve_write_all(spool->fd, data, len) && kve_feed_wanted(spool->feed);
 }
 
 static bool

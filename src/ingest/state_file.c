@@ -13,6 +13,7 @@
 #include "ingest/state.h"
 
 #include "base/alloc.h"
+#include "base/io.h"
 #include "base/status.h"
 #include "stream/digest.h"
 
@@ -164,31 +165,13 @@ nameless(void)
     return memfd_create("kvevents-state", MFD_CLOEXEC);
 }
 
-static bool
-write_all(int fd, const void *data, size_t len)
-{
-    const uint8_t *at = data;
-
-    while (len > 0) {
-        ssize_t n = write(fd, at, len);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return false;
-        at += n;
-        len -= (size_t)n;
-    }
-    return true;
-}
-
 /* What is in memory goes to a file. */
 static kve_status
 spill(struct kve_state_whole *whole, struct kve_error *err)
 {
     whole->fd = nameless();
     if (whole->fd < 0 ||
-        !write_all(whole->fd, whole->memory, (size_t)whole->size))
+        !kve_write_all(whole->fd, whole->memory, (size_t)whole->size))
         return kve_fail(err, KVE_E_SYSTEM,
             "a state of over %u bytes needs room in TMPDIR: %s", SPOOL_MEMORY,
             strerror(errno));
@@ -245,7 +228,7 @@ kve_state_spool(struct kve_state_whole *ret_whole, kve_state_read_fn *read,
                 (unsigned long long)whole->size);
         if (n == 0)
             break;
-        if (whole->fd >= 0 && !write_all(whole->fd, to, (size_t)n))
+        if (whole->fd >= 0 && !kve_write_all(whole->fd, to, (size_t)n))
             return kve_fail(err, KVE_E_SYSTEM,
                 "a state that is being received: %s", strerror(errno));
         whole->size += (uint64_t)n;
@@ -434,7 +417,7 @@ write_file(void *ctx, const void *data, size_t len)
 {
     struct target *t = ctx;
 
-    if (!t->failed && !write_all(t->fd, data, len)) {
+    if (!t->failed && !kve_write_all(t->fd, data, len)) {
         t->failed = true;
         t->why = errno;
     }

@@ -4,6 +4,7 @@
 #include "ingest/parts.h"
 
 #include "base/alloc.h"
+#include "base/utf8.h"
 
 #include <string.h>
 
@@ -11,23 +12,7 @@
 static size_t
 utf8_len(const unsigned char *p, size_t n)
 {
-    size_t len = p[0] < 0x80 ? 1
-        : p[0] < 0xc2        ? 0
-        : p[0] < 0xe0        ? 2
-        : p[0] < 0xf0        ? 3
-        : p[0] < 0xf5        ? 4
-                             : 0;
-
-    if (len == 0 || len > n)
-        return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    /* Overlong forms, surrogates, and what is above U+10FFFF. */
-    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
-        (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f))
-        return 0;
-    return len;
+    return p[0] < 0x80 ? 1 : kve_utf8_long(p, n);
 }
 
 static char

@@ -3,6 +3,8 @@
  */
 #include "logs.h"
 
+#include "value.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -66,25 +68,6 @@ put(char *text, size_t cap, size_t *len, const char *bytes, size_t n)
     return true;
 }
 
-/* How many bytes the UTF-8 character at p has; 0: it is none. */
-static size_t
-utf8_length(const unsigned char *p)
-{
-    size_t n = *p < 0x80           ? 1
-        : *p >= 0xc2 && *p <= 0xdf ? 2
-        : *p >= 0xe0 && *p <= 0xef ? 3
-        : *p >= 0xf0 && *p <= 0xf4 ? 4
-                                   : 0;
-
-    for (size_t i = 1; i < n; i++)
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    if ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f) ||
-        (*p == 0xf0 && p[1] < 0x90) || (*p == 0xf4 && p[1] > 0x8f))
-        return 0;
-    return n;
-}
-
 void
 log_json_text(char *text, size_t cap, size_t *len, const char *value)
 {
@@ -95,7 +78,8 @@ log_json_text(char *text, size_t cap, size_t *len, const char *value)
     if (cap < 2 || !put(text, cap - 1, len, "\"", 1))
         return;
     while (*p != '\0' && fits) {
-        size_t n = utf8_length(p);
+        uint32_t code;
+        size_t n = value_character(p, strnlen((const char *)p, 4), &code);
         const char *as = one;
         size_t len_as = 6;
 

@@ -9,6 +9,13 @@
 #include <string.h>
 #include <unistd.h>
 
+const struct option_choice print_colors[] = {
+    { "auto", 0 },
+    { "always", 1 },
+    { "never", 2 },
+    { NULL, 0 },
+};
+
 void
 print_palette(struct palette *palette, int fd, unsigned mode)
 {

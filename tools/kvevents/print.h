@@ -18,6 +18,7 @@
 #define KVEVENTS_TOOL_PRINT_H
 
 #include "event.h"
+#include "options.h"
 #include "roster.h"
 
 #include <kvevents/subscriber.h>
@@ -71,7 +72,10 @@ extern const struct printer printer_raw;
 /* Whether a batch says nothing but that its publisher is there. */
 bool print_is_heartbeat(const struct kve_delivery *delivery);
 
-/* mode: auto, always or never, as 0, 1, 2. */
+/* What --color may say. */
+extern const struct option_choice print_colors[];
+
+/* mode: one of print_colors. */
 void print_palette(struct palette *palette, int fd, unsigned mode);
 
 /* What is known of a source here; never NULL. */

@@ -41,13 +41,6 @@ struct query_options {
     uint32_t color;
 };
 
-static const struct option_choice colors[] = {
-    { "auto", 0 },
-    { "always", 1 },
-    { "never", 2 },
-    { NULL, 0 },
-};
-
 #define AT(field) .at = offsetof(struct query_options, field)
 
 static const struct option_spec options[] = {
@@ -143,7 +136,7 @@ static const struct option_spec options[] = {
         .value = "WHEN",
         .fallback = "auto",
         AT(color),
-        .choices = colors,
+        .choices = print_colors,
         .help = "Colours, on a terminal by default" },
     { .name = NULL },
 };

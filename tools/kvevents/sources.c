@@ -30,13 +30,6 @@ struct sources_options {
     uint32_t color;
 };
 
-static const struct option_choice colors[] = {
-    { "auto", 0 },
-    { "always", 1 },
-    { "never", 2 },
-    { NULL, 0 },
-};
-
 #define AT(field) .at = offsetof(struct sources_options, field)
 
 static const struct option_spec options[] = {
@@ -102,7 +95,7 @@ static const struct option_spec options[] = {
         .value = "WHEN",
         .fallback = "auto",
         AT(color),
-        .choices = colors,
+        .choices = print_colors,
         .help = "Colours, on a terminal by default" },
     { .name = NULL },
 };

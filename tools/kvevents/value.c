@@ -19,9 +19,8 @@ value_nil(struct out *out, enum notation notation)
     out_text(out, notation == NOTATION_JSON ? "null" : "None");
 }
 
-/* Length of the UTF-8 character at p, or 0 when there is none. */
-static size_t
-read_character(const unsigned char *p, size_t len, uint32_t *ret_code)
+size_t
+value_character(const unsigned char *p, size_t len, uint32_t *ret_code)
 {
     static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
     uint32_t code = p[0];
@@ -83,7 +82,7 @@ value_text(
     out_char(out, quote);
     while (len > 0) {
         uint32_t code;
-        size_t n = read_character(p, len, &code);
+        size_t n = value_character(p, len, &code);
 
         if (n == 0) {
             if (notation == NOTATION_JSON)

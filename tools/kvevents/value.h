@@ -32,6 +32,10 @@ enum notation { NOTATION_PYTHON, NOTATION_JSON };
 /* How deep msgpack is shown; and how deep JSON is read for it. */
 #define VALUE_DEPTH 32
 
+/* Length of the UTF-8 character at p and what it is, or 0 when there is none.
+ * len > 0. */
+size_t value_character(const unsigned char *p, size_t len, uint32_t *ret_code);
+
 void value_nil(struct out *out, enum notation notation);
 void value_text(
     struct out *out, enum notation notation, const char *text, size_t len);

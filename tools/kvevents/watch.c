@@ -158,13 +158,6 @@ static const struct option_choice losses[] = {
     { NULL, 0 },
 };
 
-static const struct option_choice colors[] = {
-    { "auto", 0 },
-    { "always", 1 },
-    { "never", 2 },
-    { NULL, 0 },
-};
-
 #define AT(field) .at = offsetof(struct watch_options, field)
 
 static const struct option_spec options[] = {
@@ -339,7 +332,7 @@ static const struct option_spec options[] = {
         .value = "WHEN",
         .fallback = "auto",
         AT(color),
-        .choices = colors,
+        .choices = print_colors,
         .help = "Colours: auto uses them on a terminal, unless NO_COLOR is "
                 "set" },
     { .name = "curve-server-key",

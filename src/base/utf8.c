@@ -1,7 +1,7 @@
 /*
  * utf8.c - see utf8.h.
  */
-#include "http/utf8.h"
+#include "base/utf8.h"
 
 #include <stdint.h>
 #include <string.h>

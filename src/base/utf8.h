@@ -2,8 +2,8 @@
  * utf8.h - which bytes are UTF-8: what comes in must be, what goes out is made
  * to be. RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
  */
-#ifndef KVE_HTTP_UTF8_H
-#define KVE_HTTP_UTF8_H
+#ifndef KVE_BASE_UTF8_H
+#define KVE_BASE_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>
