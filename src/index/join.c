@@ -673,8 +673,8 @@ commit(struct join *j)
     space->n_runs--;
 }
 
-/* The back's id stands twice in the tables for a moment, which needs keys of
- * different cells. */
+/* The back's id stands twice in the tables for a moment, which needs keys that
+ * can be told apart. */
 static bool
 told_apart(const struct join *j)
 {
@@ -684,11 +684,11 @@ told_apart(const struct join *j)
     uint32_t parent = kve_run_parent(front);
     uint32_t tag = kve_run_tag(front);
 
-    return kve_table_cell(kve_run_edge_key(space, front, parent)) !=
-        kve_table_cell(kve_run_edge_key(space, back, tag)) &&
+    return !kve_table_alike(kve_run_edge_key(space, front, parent),
+               kve_run_edge_key(space, back, tag)) &&
         ((back->flags & KVE_RUN_DYNAMO) == 0 ||
-            kve_table_cell(kve_run_dedge_key(space, front, parent)) !=
-                kve_table_cell(kve_run_dedge_key(space, back, tag)));
+            !kve_table_alike(kve_run_dedge_key(space, front, parent),
+                kve_run_dedge_key(space, back, tag)));
 }
 
 void

@@ -269,54 +269,45 @@ kve_run_unlink(struct kve_space *space, struct kve_run *run)
     detach(space, run, parent);
 }
 
-/* Keys of one cell: the wrong one of two equal ids may have been taken out. */
-static void
-edges_tell_apart(
-    struct kve_space *space, struct kve_run *run, uint32_t old, uint32_t parent)
+static bool
+edges_alike(const struct kve_space *space, const struct kve_run *run,
+    uint32_t a, uint32_t b)
 {
-    uint64_t key = kve_run_edge_key(space, run, parent);
-    uint32_t id = run->obj.id;
-
-    if (kve_table_cell(key) ==
-        kve_table_cell(kve_run_edge_key(space, run, old))) {
-        kve_table_erase(&space->edges, key, id);
-        (void)kve_table_insert_early(&space->edges, key, id);
-    }
-    if ((run->flags & KVE_RUN_DYNAMO) == 0)
-        return;
-    key = kve_run_dedge_key(space, run, parent);
-    if (kve_table_cell(key) ==
-        kve_table_cell(kve_run_dedge_key(space, run, old))) {
-        kve_table_erase(&space->dedges, key, id);
-        (void)kve_table_insert_early(&space->dedges, key, id);
-    }
+    return kve_table_alike(kve_run_edge_key(space, run, a),
+               kve_run_edge_key(space, run, b)) ||
+        ((run->flags & KVE_RUN_DYNAMO) != 0 &&
+            kve_table_alike(kve_run_dedge_key(space, run, a),
+                kve_run_dedge_key(space, run, b)));
 }
 
 bool
 kve_run_relink(struct kve_space *space, struct kve_run *run, uint32_t parent)
 {
     uint32_t old = kve_run_parent(run);
-    uint64_t key = kve_run_edge_key(space, run, parent);
+    bool alike = edges_alike(space, run, old, parent);
+    bool entered;
 
-    /* While the run still has its old parent, by which tables find its key. */
-    if (!kve_table_insert_early(&space->edges, key, run->obj.id))
-        return false;
-    if ((run->flags & KVE_RUN_DYNAMO) != 0 &&
-        !kve_table_insert_early(&space->dedges,
-            kve_run_dedge_key(space, run, parent), run->obj.id)) {
-        kve_table_erase(&space->edges, key, run->obj.id);
-        return false;
-    }
+    /* Behind both parents, so that readers find it, where that can be; else
+     * moves says to look again. */
     atomic_fetch_add_explicit(&space->moves, 1, memory_order_acq_rel);
-    edges_leave(space, run, old);
-    edges_tell_apart(space, run, old, parent);
-    detach(space, run, old);
-    atomic_store_explicit(&run->parent, parent, memory_order_release);
-    count_size(space, parent, run->block_size, 1);
-    list_insert(space, run, parent);
-    edges_shrink(space, run, old);
+    if (alike)
+        edges_leave(space, run, old);
+    /* While the run still has its old parent, by which tables find its key. */
+    entered = kve_run_edges_enter(space, run, parent);
+    if (entered && !alike)
+        edges_leave(space, run, old);
+    else if (!entered && alike)
+        /* There is room where it was. */
+        (void)kve_run_edges_enter(space, run, old);
+    if (entered) {
+        detach(space, run, old);
+        atomic_store_explicit(&run->parent, parent, memory_order_release);
+        count_size(space, parent, run->block_size, 1);
+        list_insert(space, run, parent);
+        edges_shrink(space, run, old);
+    }
     atomic_fetch_add_explicit(&space->moves, 1, memory_order_release);
-    return true;
+    return entered;
 }
 
 struct kve_run *

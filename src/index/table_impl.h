@@ -27,6 +27,15 @@ kve_table_cell(uint64_t key)
     return cell + ((cell & 255) == 0);
 }
 
+/* Whether a value that stands under both keys could not be told apart: of a key
+ * a bucket keeps the tag only, so one may be found on the way to the other, and
+ * taken for it. */
+static inline bool
+kve_table_alike(uint64_t a, uint64_t b)
+{
+    return ((kve_table_cell(a) ^ kve_table_cell(b)) & 255) == 0;
+}
+
 /* The bucket of a cell. */
 static inline uint32_t
 kve_table_home(uint32_t cell, uint32_t n_buckets)

@@ -385,10 +385,8 @@ limits_attack(uint64_t max_bytes, uint64_t hashes)
 
 /* ---- without memory ---- */
 
-/* The n-th allocation fails, alone or with those that follow for a while;
- * returns whether there were so many. */
-static bool
-starve(uint64_t n, bool for_a_while, uint64_t events)
+bool
+limits_starve_once(uint64_t n, bool for_a_while, uint64_t events)
 {
     struct kve_instance_spec spec = KVE_INSTANCE_SPEC_INIT;
     struct sender *s = calloc(1, sizeof(*s));
@@ -434,8 +432,8 @@ limits_starve(uint64_t events)
 {
     uint64_t n = 1;
 
-    while (starve(n, false, events)) {
-        (void)starve(n, true, events);
+    while (limits_starve_once(n, false, events)) {
+        (void)limits_starve_once(n, true, events);
         n += 1 + n / 16;
     }
     print_message("%" PRIu64 " allocations\n", n);
