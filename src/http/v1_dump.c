@@ -16,6 +16,7 @@
 #include "http/v1_feed.h"
 
 #include "base/alloc.h"
+#include "wire/buffer.h"
 #include "base/clock.h"
 
 #include <string.h>
@@ -59,9 +60,14 @@ static bool
 line_end(struct dump *d)
 {
     kve_output_map_end(&d->out);
+    /* One piece, so that the reader is woken once a line. */
     if (d->out.status != KVE_OK ||
-        !kve_feed_put(d->feed, d->line.data, d->line.len) ||
-        !kve_feed_put(d->feed, "\n", 1))
+        kve_buffer_reserve(&d->line, 1, NULL) != KVE_OK) {
+        d->failed = true;
+        return false;
+    }
+    d->line.data[d->line.len++] = '\n';
+    if (!kve_feed_put(d->feed, d->line.data, d->line.len))
         d->failed = true;
     return !d->failed;
 }

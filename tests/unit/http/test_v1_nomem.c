@@ -194,7 +194,8 @@ test_every_allocation_fails_once(void **state)
         len = fetch(&rig, rows[i].request, data, cap);
         if (strncmp(data, "HTTP/1.1 200 ", 13) != 0 ||
             !ends_with(data, len, rows[i].end))
-            fail_msg("%.40s: afterwards: %.300s", rows[i].request, data);
+            fail_msg("%.40s: afterwards: %.100s ... %s", rows[i].request, data,
+                len > 200 ? data + len - 200 : data);
         (void)fprintf(stderr, "%.24s: %u allocations\n", rows[i].request,
             (unsigned)n - 1);
     }
