@@ -12,7 +12,7 @@ build=(gcc libc6-dev cmake ninja-build make pkg-config libzmq3-dev
     libjansson-dev libxxhash-dev libssl-dev libmicrohttpd-dev
     libgnutls28-dev libinih-dev libcurl4-openssl-dev libsystemd-dev)
 tests=(g++ libcmocka-dev libmsgpack-dev clang libclang-rt-14-dev
-    clang-format python3 python3-venv binutils)
+    clang-format python3 python3-venv binutils openssl)
 
 case "${1:-}" in
 demo)
