@@ -37,7 +37,8 @@ def batch(number):
 
 class Burst(threading.Thread):
     """A publisher with a queue of 1,000 that says n batches as fast as it can,
-    and then serves replay; replay False: it serves none."""
+    and then serves replay; replay False: it serves none, and says something now
+    and then, because nothing else shows that the end of a burst was dropped."""
 
     def __init__(self, n, replay=True):
         super().__init__(daemon=True)
@@ -56,10 +57,13 @@ class Burst(threading.Thread):
     def run(self):
         self.pub.recv()
         for number, payload in enumerate(self.payloads):
-            self.pub.send_multipart([b"", struct.pack(">Q", number), payload])
+            self.say(number, payload)
+        number = len(self.payloads)
+        while self.replay is None and not self.ended.wait(0.05):
+            self.say(number, batch(number))
+            number += 1
         while not self.ended.is_set():
-            if self.replay is None or not self.router.poll(20):
-                self.ended.wait(0.02)
+            if not self.router.poll(20):
                 continue
             who, _, first = self.router.recv_multipart()
             for number in range(struct.unpack(">Q", first)[0],
@@ -68,6 +72,9 @@ class Burst(threading.Thread):
                     [who, b"", b"", struct.pack(">Q", number),
                      self.payloads[number]])
             self.router.send_multipart([who, b"", b"", END, b""])
+
+    def say(self, number, payload):
+        self.pub.send_multipart([b"", struct.pack(">Q", number), payload])
 
     def close(self):
         self.ended.set()
